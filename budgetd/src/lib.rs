@@ -1,0 +1,4 @@
+//! budgetd: the daemon, as a library so that tests and the load test can start it.
+
+pub mod clock;
+pub mod store;

@@ -1,0 +1,72 @@
+//! Where ledgers live. A store applies one [`Step`] atomically and knows nothing of gRPC.
+
+use std::{future::Future, time::Instant};
+
+use budget::{
+    decision::{Answer, Step},
+    ids::{DependencyId, PolicyVersion},
+    ledger::View,
+};
+
+/// An answer and what it was decided with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// The ledger's answer.
+    pub answer: Answer,
+    /// Version of the policies the ledger decided with.
+    pub version: PolicyVersion,
+    /// The policy only watches.
+    pub shadow: bool,
+}
+
+/// Why a store did not answer. None of these is a decision.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The policies refuse this dependency (unknown, or too many of them).
+    #[error("{0}")]
+    UnknownDependency(String),
+    /// The store is away: the step was certainly not applied.
+    #[error("store is away: {0}")]
+    Away(String),
+    /// The store did not answer in time or the connection broke: the step may have been applied.
+    #[error("store did not answer: {0}")]
+    Lost(String),
+    /// The store was never reached since start.
+    #[error("store has never been reached: {0}")]
+    NeverReached(String),
+    /// budgetd's own queue is full: the step was not applied.
+    #[error("too many calls are waiting")]
+    Overloaded,
+    /// The caller's deadline passed before the step was sent: it was not applied.
+    #[error("deadline passed while waiting")]
+    DeadlinePassed,
+    /// State of this dependency cannot be read; only it is affected.
+    #[error("state of this dependency is corrupt: {0}")]
+    Corrupt(String),
+}
+
+/// Keeps the ledgers of all dependencies.
+pub trait Store: Send + Sync + 'static {
+    /// Applies one step, or fails by `deadline` at the latest. Dropping the future never leaves half a step.
+    fn step(
+        &self,
+        dependency: &DependencyId,
+        step: Step,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Answered, StoreError>> + Send;
+
+    /// What the ledger of a dependency looks like now; none if it has no state. Changes nothing.
+    fn view(
+        &self,
+        dependency: &DependencyId,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Option<View>, StoreError>> + Send;
+
+    /// Names of known dependencies after `after` in name order, at most `limit`.
+    fn known(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Vec<DependencyId>, StoreError>> + Send;
+}
