@@ -25,8 +25,7 @@ fn run(name: &str, text: &str) {
         }
         Act::Step(at_ms, step) => {
             let numbers = numbers.as_ref().expect("a policy line comes first");
-            let ledger =
-                ledger.get_or_insert_with(|| Ledger::new(version, Arc::clone(numbers), Start::Empty, at_ms));
+            let ledger = ledger.get_or_insert_with(|| Ledger::new(version, Arc::clone(numbers), Start::Empty, at_ms));
             ledger.begin(version, numbers, false, at_ms).expect("versions rise");
             Seen::Answer(ledger.step(&step))
         }
@@ -37,12 +36,15 @@ fn run(name: &str, text: &str) {
 #[test]
 fn every_scenario_holds_on_the_pure_ledger() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/vectors");
-    let mut names: Vec<_> = fs::read_dir(folder).expect("tests/vectors").map(|entry| entry.expect("an entry").path()).collect();
+    let mut names: Vec<_> =
+        fs::read_dir(folder).expect("tests/vectors").map(|entry| entry.expect("an entry").path()).collect();
     names.sort();
     assert!(names.len() >= 8, "scenarios are missing");
     let mut failed = 0;
     for path in names {
-        let judged = std::panic::catch_unwind(|| run(&path.file_name().expect("a name").to_string_lossy(), &fs::read_to_string(&path).expect("a text file")));
+        let judged = std::panic::catch_unwind(|| {
+            run(&path.file_name().expect("a name").to_string_lossy(), &fs::read_to_string(&path).expect("a text file"))
+        });
         failed += usize::from(judged.is_err());
     }
     assert_eq!(failed, 0, "scenarios failed");

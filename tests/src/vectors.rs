@@ -113,7 +113,9 @@ fn policy<'a>(words: impl Iterator<Item = &'a str>, place: &str) -> (Policy, boo
             "retention" => spec.retention_ms = int(value),
             "retries" => retries_off = value == "off",
             _ => {
-                if let Some(cause) = Cause::ALL.into_iter().find(|cause| key.strip_prefix("cost.") == Some(cause.name())) {
+                if let Some(cause) =
+                    Cause::ALL.into_iter().find(|cause| key.strip_prefix("cost.") == Some(cause.name()))
+                {
                     spec.retry_cost_micros[cause.index()] = ppm(value);
                 } else if let Some(priority) = Priority::ALL.into_iter().find(|priority| priority.name() == key) {
                     spec.priority_ppm[priority.index()] = ppm(value);
@@ -236,10 +238,14 @@ fn show_answer(answer: &Answer) -> Vec<String> {
             if let Some(state) = operation {
                 parts.push(format!("used={}", state.attempts_used));
                 parts.push(state.last_outcome.map_or("last=none".to_owned(), |last| format!("last={}", last.name())));
-                parts.push(state.terminal.map_or("open".to_owned(), |terminal| format!("terminal={}", terminal.name())));
-                parts.push(state.result_ref.as_ref().map_or("no_ref".to_owned(), |bytes| {
-                    format!("ref={}", String::from_utf8_lossy(bytes))
-                }));
+                parts
+                    .push(state.terminal.map_or("open".to_owned(), |terminal| format!("terminal={}", terminal.name())));
+                parts.push(
+                    state
+                        .result_ref
+                        .as_ref()
+                        .map_or("no_ref".to_owned(), |bytes| format!("ref={}", String::from_utf8_lossy(bytes))),
+                );
             } else {
                 parts.push("no_operation".to_owned());
             }
