@@ -13,6 +13,7 @@ pub mod process;
 pub mod proxy;
 pub mod redis_server;
 pub mod rng;
+pub mod vectors;
 
 /// The root of the repository.
 #[must_use]
