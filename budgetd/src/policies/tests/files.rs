@@ -16,8 +16,9 @@ fn check(bytes: &[u8], expected: &str) {
     assert_eq!(refused(&path).to_string().replace(&format!("{}/", dir.path().display()), ""), expected);
 }
 
-// Each a14 test fails if `PolicyFile::read` answers any of these with an empty set, e.g. by
-// `fs::read_to_string(path).unwrap_or_default()`.
+// Seen to fail with the fault built into `PolicyFile::read`: missing, directory, unreadable with
+// `fs::read(path).unwrap_or_default()`; half written, duplicate, unknown field with
+// `PolicySet::parse(..).unwrap_or_default()`; invalid UTF-8 with `String::from_utf8_lossy`.
 
 #[test]
 fn a14_a_missing_file_is_no_empty_policy() {

@@ -208,8 +208,7 @@ async fn concurrent_refreshes_share_reads() {
     assert_eq!(state(&policies, "d"), (9, false));
 }
 
-/// Fails if a reload keeps the compiled entry of a dependency that is already known, e.g. if [`Policies`] published
-/// `old.exact` together with the new version.
+/// Fails if `adopt` takes over the version but keeps the old set, i.e. without `inner.set = Arc::new(set)`.
 #[tokio::test]
 async fn a13_every_replica_obeys_a_change_after_one_refresh() {
     let fake = Fake::new();

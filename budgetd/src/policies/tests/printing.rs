@@ -120,7 +120,7 @@ retry = { ratio = 0.1 }
 admission.rate = '5/s'
 [dependency.'payments'.cost."a.b"] # unit
 rate = "1/s"
-[dependency.bare]
+[dependency.bare] # stays here
 [dependency.inline.retry] # no heading of its own
 ratio = 0.5
 "#;
@@ -132,7 +132,7 @@ ratio = 0.5
         "# above the rule\n# in two lines\n\nretry = { ratio = 0.1 }\n\n# in between\n\nadmission.rate = '5/s'\n\
          # above payments\n[cost.input_tokens]\nrate = \"2M/min\"\n[cost.\"a.b\"] # unit\nrate = \"1/s\""
     );
-    assert_eq!(source("bare"), "");
+    assert_eq!(source("bare"), "# stays here");
     assert_eq!(source("inline"), "[retry] # no heading of its own\nratio = 0.5");
     assert_same_rules(&set);
 }

@@ -219,7 +219,7 @@ async fn concurrent_changes_on_several_replicas_lose_nothing() {
     assert_eq!(policies.snapshot().version().number, 100);
 }
 
-/// Fails if a refused file is answered with `PolicySet::default()`.
+/// Fails if `read_file` takes a refused file for none, and if it imports an empty one.
 #[tokio::test]
 async fn a14_a_bad_file_is_refused_at_start_and_leaves_the_policies_at_reload() {
     let fake = Fake::new();
