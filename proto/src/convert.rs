@@ -7,8 +7,6 @@
 mod request;
 mod response;
 mod session;
-#[cfg(test)]
-mod tests;
 
 use budget::{
     decision::{Cause, DenyReason, Outcome, Priority, ReleaseResult, TerminalState},
