@@ -128,6 +128,14 @@ impl From<PolicyVersion> for pb::PolicyVersion {
     }
 }
 
+/// Judges a count or amount that must stay exact everywhere.
+///
+/// # Errors
+/// If it exceeds 2^53 - 1.
+pub fn exact(field: &'static str, value: u64) -> Result<i64, InvalidMessage> {
+    within(field, value, 0, EXACT_MAX)
+}
+
 fn reservation_id(bytes: &[u8]) -> Result<ReservationId, InvalidMessage> {
     ReservationId::from_slice(bytes).map_err(|rule| InvalidMessage::bytes("reservation_id", bytes, rule.to_string()))
 }
