@@ -133,7 +133,10 @@ impl Session {
             Ok(Err(_closed)) => return Err(self.ended_error()),
             Ok(Ok(slot)) => slot,
         };
-        // The time that is left is known only now.
+        // How much time is left is known only now.
+        if Instant::now() >= deadline {
+            return Err(Error::DeadlinePassed);
+        }
         let request = call.request(dependency, deadline)?;
         let answer = self.send(request, slot)?;
         match timeout_at(deadline, answer).await {
