@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use budget::{
-    decision::Cost,
-    ids::{DependencyId, InvalidId},
-};
+use budget::{decision::Cost, ids::DependencyId};
 use budget_proto::{InvalidMessage, UnitNames};
 
 /// A dependency and the names of its cost units; cheap to clone.
@@ -30,7 +27,7 @@ impl Dependency {
     ///
     /// # Errors
     /// If a name is empty, longer than 64 bytes or has a control character.
-    pub fn with_units<N: Into<Box<str>>>(self, names: impl IntoIterator<Item = N>) -> Result<Self, InvalidId> {
+    pub fn with_units<N: Into<Box<str>>>(self, names: impl IntoIterator<Item = N>) -> Result<Self, InvalidMessage> {
         Ok(Self { units: Arc::new(UnitNames::new(names)?), ..self })
     }
 

@@ -193,7 +193,9 @@ impl Transport {
 
 /// Accepts `http://host:port` and `unix:PATH`; anything more, such as credentials in a URL, is refused.
 fn judged(endpoint: &str) -> Result<Endpoint, InvalidMessage> {
-    let invalid = || InvalidMessage::text("endpoint", endpoint, "must look like http://host:port or unix:PATH");
+    // What stands before an '@' may be a password.
+    let shown = endpoint.rsplit_once('@').map_or(endpoint, |(_, host)| host);
+    let invalid = || InvalidMessage::text("endpoint", shown, "must look like http://host:port or unix:PATH");
     if let Some(path) = endpoint.strip_prefix("unix:") {
         if path.trim_start_matches('/').is_empty() || path.contains('\0') {
             return Err(invalid());
