@@ -1,4 +1,5 @@
 //! budgetd: the daemon, as a library so that tests and the load test can start it.
 
 pub mod clock;
+pub mod policies;
 pub mod store;
