@@ -7,8 +7,6 @@
 mod request;
 mod response;
 mod session;
-#[cfg(test)]
-mod tests;
 
 use budget::{
     decision::{Cause, DenyReason, Outcome, Priority, ReleaseResult, TerminalState},
@@ -128,6 +126,14 @@ impl From<PolicyVersion> for pb::PolicyVersion {
     fn from(version: PolicyVersion) -> Self {
         Self { number: unsigned(version.number), id: unsigned(version.id) }
     }
+}
+
+/// Judges a count or amount that must stay exact everywhere.
+///
+/// # Errors
+/// If it exceeds 2^53 - 1.
+pub fn exact(field: &'static str, value: u64) -> Result<i64, InvalidMessage> {
+    within(field, value, 0, EXACT_MAX)
 }
 
 fn reservation_id(bytes: &[u8]) -> Result<ReservationId, InvalidMessage> {

@@ -1,9 +1,8 @@
 //! Names of cost units. A [`UnitId`] is a hash of its name, so whoever writes a message needs the names beside it.
 
-use budget::{
-    decision::Cost,
-    ids::{InvalidId, UnitId},
-};
+use budget::{decision::Cost, ids::UnitId};
+
+use crate::InvalidMessage;
 
 /// The names behind some [`UnitId`]s.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,11 +15,11 @@ impl UnitNames {
     ///
     /// # Errors
     /// If a name is empty, longer than 64 bytes or has a control character.
-    pub fn new<N: Into<Box<str>>>(names: impl IntoIterator<Item = N>) -> Result<Self, InvalidId> {
+    pub fn new<N: Into<Box<str>>>(names: impl IntoIterator<Item = N>) -> Result<Self, InvalidMessage> {
         let mut kept = Self::default();
         for name in names {
             let name = name.into();
-            let id = UnitId::of(&name)?;
+            let id = UnitId::of(&name).map_err(|rule| InvalidMessage::text("unit", &name, rule.to_string()))?;
             kept.insert(id, name);
         }
         Ok(kept)

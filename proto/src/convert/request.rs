@@ -29,7 +29,7 @@ pub struct Received {
 /// What an answer may have to name of its request and a [`Step`] no longer carries once a store has taken it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Echo {
-    pub(super) units: UnitNames,
+    units: UnitNames,
     operation_id: Option<OperationId>,
     expires_in_ms: Option<i64>,
 }
@@ -201,6 +201,12 @@ fn sent(report: pb::Sent) -> Result<(Sent, UnitNames), InvalidMessage> {
 // === impl Echo ===
 
 impl Echo {
+    /// The names of the units the request spoke of; needed to pass it on.
+    #[must_use]
+    pub const fn units(&self) -> &UnitNames {
+        &self.units
+    }
+
     /// The caller's mistake that only the ledger could see, named like those seen in the message.
     #[must_use]
     pub fn explain(&self, invalid: &Invalid) -> InvalidMessage {

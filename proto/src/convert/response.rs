@@ -130,7 +130,7 @@ impl From<Admitted> for pb::Admitted {
 fn denied_message(denied: Denied, echo: &Echo) -> pb::Denied {
     pb::Denied {
         reason: wire(denied.reason),
-        unit: denied.unit.and_then(|unit| echo.units.name(unit)).map(str::to_owned),
+        unit: denied.unit.and_then(|unit| echo.units().name(unit)).map(str::to_owned),
         retry_after_ms: denied.retry_after_ms.map(|ms| unsigned(ms.max(1))),
         impossible: denied.impossible,
         operation: denied.operation.map(|state| pb::OperationState {
