@@ -1,5 +1,6 @@
 //! Where ledgers live. A store applies one [`Step`] atomically and knows nothing of gRPC.
 
+pub mod fallback;
 pub mod memory;
 
 use std::{future::Future, time::Instant};
