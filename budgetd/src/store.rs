@@ -2,6 +2,7 @@
 
 pub mod fallback;
 pub mod memory;
+pub mod redis;
 
 use std::{future::Future, time::Instant};
 
