@@ -85,10 +85,9 @@ impl Replica {
     }
 
     pub(crate) async fn release(&self, name: &str, id: ReservationId) -> ReleaseResult {
-        match self.answer(name, success(id)).await {
-            Answer::Released(result) => result,
-            other => panic!("{other:?} to a release"),
-        }
+        let answer = self.answer(name, success(id)).await;
+        let Answer::Released(result) = answer else { panic!("{answer:?} to a release") };
+        result
     }
 
     pub(crate) async fn view(&self, name: &str) -> Option<View> {
