@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod daemon;
+mod faults;
 mod licences;
 mod python;
 mod tidy;
