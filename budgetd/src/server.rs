@@ -103,6 +103,8 @@ pub enum ServeError {
 pub fn grpc_server(limits: &ServerLimits) -> tonic::transport::Server {
     tonic::transport::Server::builder()
         .max_concurrent_streams(limits.streams_per_connection)
+        // Callers that share a connection may all give up at once; that must not cut the others off.
+        .http2_max_pending_accept_reset_streams(usize::try_from(limits.streams_per_connection).ok())
         .http2_max_header_list_size(limits.header_bytes)
         .http2_keepalive_interval(Some(limits.keepalive_interval))
         .http2_keepalive_timeout(Some(limits.keepalive_timeout))
