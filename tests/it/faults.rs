@@ -20,6 +20,8 @@ macro_rules! on_each_store {
     };
 }
 
+mod bounds;
+mod callers;
 mod ending;
 mod flow;
 mod ground;

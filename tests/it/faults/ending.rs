@@ -4,7 +4,7 @@ use std::{
     process::Command,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -74,7 +74,7 @@ async fn a26_sigterm_under_load_ends_in_time_and_loses_no_answer(on: On) {
     let quiet = silent(ground.daemon()).await;
     let session = ground.caller("pay").client.session(BOUND).await.unwrap();
     let mut watching = Command::new(daemon::binary());
-    watching.args(["--endpoint", &ground.daemon().endpoint(), "status", "--watch"]);
+    watching.args(["status", "--watch", "--endpoint", &ground.daemon().endpoint()]);
     let mut watching = Process::spawn("a client", watching);
     watching.wait_until(BOUND, |client| (!client.log().is_empty()).then_some(())).unwrap();
     watching.freeze();
@@ -101,8 +101,7 @@ on_each_store!(a26_sigterm_under_load_ends_in_time_and_loses_no_answer);
 async fn a26_sigterm_while_redis_is_away_ends_in_time() {
     let redis = RedisServer::start(Flavour::Redis7);
     let proxy = Proxy::start(Upstream::Unix(redis.socket())).await;
-    let arguments =
-        ["--redis-response-timeout", "60s", "--redis-connect-timeout", "60s", "--shutdown-timeout", "2s"];
+    let arguments = ["--redis-response-timeout", "60s", "--redis-connect-timeout", "60s", "--shutdown-timeout", "2s"];
     let mut ground = Ground::by(redis, &proxy.redis_url(), "", &arguments);
     let pay = ground.caller("pay");
     pay.decided_exactly_within(BOUND).await;

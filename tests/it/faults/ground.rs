@@ -8,10 +8,12 @@ use std::{
 };
 
 use budget::{
-    decision::{Attempt, Outcome, Release, ReleaseResult, Reserve},
-    ids::{DependencyId, ReservationId},
+    decision::{Attempt, OperationAsk, Outcome, Release, ReleaseResult, Reserve},
+    ids::{DependencyId, Fingerprint, OperationId, ReservationId},
 };
-use budget_client::{Client, Decision, Dependency, DependencyStatus, Error, Mode, PolicyRule, Reserved, reservation_id};
+use budget_client::{
+    Client, Decision, Dependency, DependencyStatus, Error, Mode, PolicyRule, Reserved, reservation_id,
+};
 use budget_tests::{
     daemon::Daemon,
     eventually::eventually,
@@ -236,7 +238,10 @@ impl Caller {
         eventually(BOUND, "the buckets are full", async || {
             let status = self.status().await;
             let units = status.units.iter().map(|unit| unit.bucket);
-            units.chain(status.admission).chain([status.retry]).all(|bucket| bucket.balance_micros == bucket.burst_micros)
+            units
+                .chain(status.admission)
+                .chain([status.retry])
+                .all(|bucket| bucket.balance_micros == bucket.burst_micros)
         })
         .await;
         self.put(slow).await;
@@ -270,6 +275,12 @@ pub(crate) fn fresh_id() -> ReservationId {
 /// A plain ask under a fresh id.
 pub(crate) fn original() -> Reserve {
     Reserve::new(fresh_id(), Attempt::ORIGINAL)
+}
+
+/// A tracked operation.
+pub(crate) fn operation(id: &str) -> OperationAsk {
+    let id = OperationId::new(id).expect("an id");
+    OperationAsk { id, fingerprint: Fingerprint::from_slice(&[7; 16]).expect("16 bytes"), expires_in_ms: None }
 }
 
 /// How long something took.
@@ -325,7 +336,8 @@ impl Footprint {
         // User and system time are the 14th and 15th field, in hundredths of a second; the second one may hold spaces.
         let stat = fs::read_to_string(directory.join("stat")).expect("a stat");
         let after_name = stat.rsplit_once(')').expect("a name").1;
-        let ticks: u64 = after_name.split_whitespace().skip(11).take(2).filter_map(|word| word.parse::<u64>().ok()).sum();
+        let ticks: u64 =
+            after_name.split_whitespace().skip(11).take(2).filter_map(|word| word.parse::<u64>().ok()).sum();
         Self {
             resident_kib: number("VmRSS"),
             threads: number("Threads"),

@@ -1,17 +1,12 @@
 //! Tokens, permits and costs over gRPC: nothing is charged that is refused, nothing is given back that was not taken, and
 //! policies change in the middle of use.
 
-use budget::decision::{
-    Attempt, Cause, DenyReason, OperationAsk, Outcome, Release, ReleaseResult, Reserve, Sent, Use,
-};
-use budget::ids::{Fingerprint, OperationId};
+use budget::decision::{Attempt, Cause, DenyReason, Outcome, Release, ReleaseResult, Reserve, Sent, Use};
 use budget_client::{Decision, Error};
 use budget_proto::pb;
-use budget_tests::eventually::eventually;
 use futures::future::join_all;
-use tokio::task::JoinSet;
 
-use super::ground::{BOUND, Caller, Ground, On, Verdict, fresh_id, original};
+use super::ground::{Caller, Ground, On, Verdict, fresh_id, original};
 
 const TOKEN: i64 = 1_000_000;
 
@@ -130,7 +125,8 @@ async fn a06_zeros_have_one_meaning_and_more_is_never_given_back(on: On) {
     }
     // Ratio and floor 0: no retry is ever earned. Burst 0: none ever fits.
     pay.put("retry = { ratio = 0, floor = \"0/s\" }").await;
-    assert!(pay.original().await.is_some());
+    let id = pay.original().await.expect("originals are unlimited");
+    assert_eq!(pay.succeed(id).await, ReleaseResult::Applied);
     let refused = denied(pay.ask(&retry(Cause::Transient)).await);
     assert_eq!((refused.reason, refused.retry_after_ms, refused.impossible), (DenyReason::RetryBudget, None, false));
     pay.put("retry.burst = 0").await;
@@ -233,11 +229,7 @@ impl Caller {
 
     async fn attempt(&self, operation: &str, number: u32) -> Decision {
         let attempt = if number == 1 { Attempt::ORIGINAL } else { Attempt::retry(number, Cause::Transient) };
-        let operation = OperationAsk {
-            id: OperationId::new(operation).unwrap(),
-            fingerprint: Fingerprint::from_slice(&[7; 16]).unwrap(),
-            expires_in_ms: None,
-        };
+        let operation = super::ground::operation(operation);
         let ask = Reserve { operation: Some(operation.clone()), ..Reserve::new(fresh_id(), attempt) };
         let decision = self.ask(&ask).await;
         if decision.admitted() {

@@ -38,7 +38,7 @@ fn a14_a_bad_policy_file_keeps_the_daemon_from_starting() {
     let head = "[dependency.\"a\"]\nretry.ratio = 0.5\n\n";
     for (rest, parts) in [
         ("[dependency.\"b\"]\nadmission = { rate = \"5", &["line 5"][..]),
-        ("[dependency.\"a\"]\nretry.burst = 1\n", &["line 4", "dependency.a"]),
+        ("[dependency.\"a\"]\nretry.burst = 1\n", &["line 4", "[dependency.\"a\"]", "duplicate key"]),
         ("[dependency.b]\nretry.burst = 1\nretry.burst = 1\n", &["line 6", "burst"]),
         ("[dependency.b]\nretry.rato = 0.1\n", &["line 5", "retry.rato", "must be"]),
         ("[dependency.b]\nadmission.max_in_flight = 9999999\n", &["line 5", "max_in_flight", "9999999", "1000000"]),
