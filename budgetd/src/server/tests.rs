@@ -1,4 +1,5 @@
 //! A daemon in this process, over real connections. Nothing here sleeps: what has to happen is waited for, with a bound.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod admin;
 mod bounds;
@@ -14,9 +15,7 @@ use std::{
 };
 
 use budget::{decision::Step, ids::DependencyId, ledger::View};
-use budget_proto::pb::{
-    self, budget_admin_client::BudgetAdminClient, retry_budget_client::RetryBudgetClient,
-};
+use budget_proto::pb::{self, budget_admin_client::BudgetAdminClient, retry_budget_client::RetryBudgetClient};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -24,7 +23,7 @@ use tokio::{
     task::JoinHandle,
     time::{sleep, timeout_at},
 };
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint};
 
 use super::*;
 use crate::{
@@ -141,7 +140,7 @@ impl Daemon {
             Listen::Tcp(address) => format!("http://{address}"),
             Listen::Unix(path) => format!("unix://{}", path.display()),
         };
-        bounded(Channel::from_shared(uri).unwrap().connect()).await.unwrap()
+        bounded(Endpoint::try_from(uri).unwrap().connect()).await.unwrap()
     }
 
     async fn budgets(&self) -> RetryBudgetClient<Channel> {
