@@ -54,6 +54,7 @@ async fn a29_hostile_names_make_no_series() {
     daemon.end().await;
 }
 
+/// Seen to fail without the bound.
 #[tokio::test]
 async fn a30_unknown_names_beyond_the_bound_are_refused_by_rule() {
     let daemon = Daemon::start("[dependency.\"known\"]\n").await;

@@ -116,8 +116,7 @@ async fn a_ledger_begins_full_unless_told_otherwise() {
     assert_eq!(admitted, 1);
 }
 
-/// Seen to fail, the process growing without end, without the bound, and with all names refused for ever, without the
-/// sweep.
+/// Seen to fail without the bound, and when idle names stayed.
 #[tokio::test]
 async fn a30_idle_unknown_names_go_and_make_room() {
     let mut world = World::new("[dependency.\"named\"]\n").await;
@@ -148,6 +147,7 @@ async fn a30_idle_unknown_names_go_and_make_room() {
     assert!(capacity < 4096, "{capacity} slots are kept");
 }
 
+/// Seen to fail when the sweep only looked for idle names.
 #[tokio::test]
 async fn a30_an_idle_ledger_lets_go_of_what_has_ended() {
     let mut world = World::new("[dependency.\"pay\"]\nadmission = { permit_ttl = \"1s\" }\n").await;
