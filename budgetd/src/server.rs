@@ -25,7 +25,7 @@ use crate::{
     config::{Config, Listen, ServerLimits, StoreChoice},
     http::{self, Http},
     policies::{Policies, PoliciesError, repository::MemoryRepository},
-    service::{Admin, Budgets, Core, StoreKind},
+    service::{Admin, Budgets, Complaints, Core, StoreKind},
     shutdown::Stop,
     store::{Store, memory::MemoryStore},
     telemetry::{Telemetry, TelemetryError},
@@ -197,6 +197,7 @@ impl Server {
             limits: limits.clone(),
             clock,
             stop: stop.clone(),
+            complaints: Complaints::default(),
         });
         background::spawn(&core, &telemetry, &mut tasks);
 
