@@ -25,7 +25,7 @@ use crate::{
     config::{Config, Listen, ServerLimits, StoreChoice},
     http::{self, Http},
     policies::{Policies, PoliciesError, repository::MemoryRepository},
-    service::{Admin, Budgets, Core, StoreKind},
+    service::{Admin, Budgets, Complaints, Core, StoreKind},
     shutdown::Stop,
     store::{Store, memory::MemoryStore},
     telemetry::{Telemetry, TelemetryError},
@@ -199,6 +199,7 @@ impl Server {
             limits: limits.clone(),
             clock,
             stop: stop.clone(),
+            complaints: Complaints::default(),
         });
         background::spawn(&core, &telemetry, &mut tasks);
 
@@ -216,7 +217,7 @@ impl Server {
         let http_door = Door::new(Listening::Tcp(http), http_rules);
         let http_connections = http_door.connections();
         let http_stop = Stop::new();
-        let routes = http::router(Http { telemetry, store_kind: store_kind.name, stop: stop.clone() });
+        let routes = http::router(Http::new(telemetry, store_kind.name, stop.clone()));
         let http = axum::serve(http_door, routes).with_graceful_shutdown(http_stop.begun());
         tasks.spawn(async move {
             if let Err(error) = http.await {
