@@ -21,9 +21,9 @@ pub(crate) async fn run(
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
-    daemon::server_builder()
+    daemon::bare_server()
         .add_service(RetryBudgetServer::new(Echo))
-        .serve_with_incoming_shutdown(daemon::incoming(listener), shutdown)
+        .serve_with_incoming_shutdown(daemon::bare_incoming(listener), shutdown)
         .await
 }
 

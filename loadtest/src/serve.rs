@@ -8,12 +8,9 @@ use std::{
 };
 
 use clap::Args;
-use tokio::{net::TcpListener, sync::oneshot};
+use tokio::sync::oneshot;
 
 use crate::{Error, daemon, echo};
-
-/// Any free port.
-const LOOPBACK: &str = "127.0.0.1:0";
 
 #[derive(Debug, Args)]
 pub(crate) struct DaemonOptions {
@@ -28,8 +25,8 @@ pub(crate) struct DaemonOptions {
 /// Serves the baseline.
 pub(crate) fn echo() -> Result<ExitCode, Error> {
     daemon::runtime()?.block_on(async {
-        let listener = TcpListener::bind(LOOPBACK).await?;
-        announce(&listener)?;
+        let listener = daemon::bare_listener().await?;
+        announce(&listener.local_addr()?.to_string())?;
         echo::run(listener, until_orphaned()).await?;
         Ok(ExitCode::SUCCESS)
     })
@@ -37,20 +34,16 @@ pub(crate) fn echo() -> Result<ExitCode, Error> {
 
 /// Serves as a replica of budgetd.
 pub(crate) fn daemon(options: DaemonOptions) -> Result<ExitCode, Error> {
-    let plan = daemon::Plan { store: options.store, policies: options.policies };
     daemon::runtime()?.block_on(async {
-        let grpc = TcpListener::bind(LOOPBACK).await?;
-        let http = TcpListener::bind(LOOPBACK).await?;
-        announce(&grpc)?;
-        daemon::run(plan, grpc, http, until_orphaned()).await?;
+        daemon::run(&options.store, options.policies, announce, until_orphaned()).await?;
         Ok(ExitCode::SUCCESS)
     })
 }
 
 /// Says where; calls that come before the server accepts wait in the backlog.
-fn announce(listener: &TcpListener) -> io::Result<()> {
+fn announce(address: &str) -> io::Result<()> {
     let mut stdout = io::stdout();
-    writeln!(stdout, "{}", listener.local_addr()?)?;
+    writeln!(stdout, "{address}")?;
     stdout.flush()
 }
 
