@@ -21,7 +21,7 @@ pub struct ReservationId(pub [u8; 16]);
 
 /// A tracked operation, unique per dependency: 1 to 128 bytes of UTF-8 without control characters.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OperationId(Box<str>);
+pub struct OperationId(Arc<str>);
 
 /// A digest of an operation's input, 16 to 32 bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -89,9 +89,9 @@ fn judge_name(name: &str, max: usize) -> Result<(), InvalidId> {
 
 /// FNV-1a (Fowler, Noll, Vo), 64 bit, of which 52 bits are kept.
 fn hash52(bytes: &[u8]) -> i64 {
-    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let hash = bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
     i64::try_from(hash >> 12).unwrap_or(0)
 }
 

@@ -29,8 +29,11 @@
     )
 )]
 
+pub mod bucket;
 pub mod decision;
+pub mod fallback;
 pub mod ids;
 pub mod ledger;
+mod operation;
 pub mod policy;
 pub mod units;

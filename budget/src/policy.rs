@@ -7,8 +7,8 @@ use crate::{
     decision::{Cause, Priority},
     ids::UnitId,
     units::{
-        BURST_MICROS_MAX, DURATION_MS_MAX, EXACT_MAX, InvalidNumber, MICROS_PER_TOKEN, PPM, Rate, checked_div, div_ceil,
-        format_duration_ms,
+        BURST_MICROS_MAX, DURATION_MS_MAX, EXACT_MAX, InvalidNumber, MICROS_PER_TOKEN, PPM, Rate, checked_div,
+        div_ceil, format_duration_ms,
     },
 };
 
@@ -182,6 +182,8 @@ pub struct BucketNumbers {
     pub burst: i64,
     /// Longest time whose refill is computed exactly; always enough to fill the bucket from its deepest debt.
     pub elapsed_ms_max: i64,
+    /// Deepest debt that is computed exactly; reached only by shrinking a policy a million-fold while in debt.
+    pub debt_max: i64,
     /// What each priority leaves untouched, whole tokens in micro-tokens.
     pub keep: [i64; 3],
 }
@@ -217,6 +219,8 @@ pub struct Numbers {
     pub retention_ms: i64,
     /// Admission balance of a ledger that has no state, in micro-tokens.
     pub absent_admission_micros: i64,
+    /// Leases are not permitted, so a store of a single node may start full.
+    pub may_start_full: bool,
     /// Idle state may go after this time; 0: never, the policy names the dependency.
     pub idle_ttl_ms: i64,
     /// Further units in the policy's order.
@@ -342,7 +346,8 @@ impl Policy {
         within("operation.max_attempts", spec.max_attempts.into(), 1, ATTEMPTS_MAX.into())?;
         duration_within("operation.retention", spec.retention_ms, 1_000, 30 * 86_400_000)?;
         if spec.retention_ms < spec.permit_ttl_ms {
-            let rule = format!("must not be shorter than admission.permit_ttl, {}", format_duration_ms(spec.permit_ttl_ms));
+            let rule =
+                format!("must not be shorter than admission.permit_ttl, {}", format_duration_ms(spec.permit_ttl_ms));
             return Err(InvalidPolicy::new("operation.retention", format_duration_ms(spec.retention_ms), rule));
         }
         judge_priorities(&spec)?;
@@ -396,6 +401,7 @@ impl Policy {
             max_attempts: spec.max_attempts.into(),
             retention_ms: spec.retention_ms,
             absent_admission_micros: absent,
+            may_start_full: !spec.lease.enabled,
             idle_ttl_ms: if named { 0 } else { self.idle_ttl_ms(admission.as_ref(), &units) },
             units,
         }
@@ -442,12 +448,17 @@ fn judge_priorities(spec: &Spec) -> Result<(), InvalidPolicy> {
 
 fn judge_units(units: &[UnitLimit], burst_tokens_max: i64) -> Result<(), InvalidPolicy> {
     if units.len() > UNITS_MAX {
-        return Err(InvalidPolicy::new("cost", format!("{} units", units.len()), format!("must be at most {UNITS_MAX}")));
+        return Err(InvalidPolicy::new(
+            "cost",
+            format!("{} units", units.len()),
+            format!("must be at most {UNITS_MAX}"),
+        ));
     }
     let mut ids = Vec::new();
     for unit in units {
         let field = format!("cost.{}", unit.name);
-        let id = UnitId::of(&unit.name).map_err(|rule| InvalidPolicy::new(field.as_str(), "a unit name", rule.to_string()))?;
+        let id = UnitId::of(&unit.name)
+            .map_err(|rule| InvalidPolicy::new(field.as_str(), "a unit name", rule.to_string()))?;
         if ids.contains(&id) {
             return Err(InvalidPolicy::new(field, "a unit", "collides with another unit of the same name or hash"));
         }
@@ -514,17 +525,20 @@ impl BucketNumbers {
     #[must_use]
     pub fn new(limit: Limit, shares: [i64; 3]) -> Self {
         let (num, den) = limit.rate.fraction();
+        let burst = limit.burst_tokens.saturating_mul(MICROS_PER_TOKEN);
         Self {
             num,
             den,
-            burst: limit.burst_tokens.saturating_mul(MICROS_PER_TOKEN),
-            elapsed_ms_max: checked_div(EXACT_MAX.saturating_sub(den), num.max(1)),
+            burst,
+            elapsed_ms_max: checked_div(EXACT_MAX.saturating_sub(den.saturating_mul(2)), num.max(1)),
+            debt_max: checked_div(EXACT_MAX.saturating_sub(num.saturating_add(den).saturating_mul(2)), den)
+                .saturating_sub(burst),
             keep: shares.map(|share| kept(limit.burst_tokens, share).saturating_mul(MICROS_PER_TOKEN)),
         }
     }
 
     fn push(&self, list: &mut Vec<i64>) {
-        list.extend([self.num, self.den, self.burst, self.elapsed_ms_max]);
+        list.extend([self.num, self.den, self.burst, self.elapsed_ms_max, self.debt_max]);
         list.extend(self.keep);
     }
 }

@@ -256,7 +256,8 @@ mod tests {
 
     #[test]
     fn rates_reduce_to_fractions_of_micros_per_ms() {
-        let check = |text: &str, fraction: (i64, i64)| assert_eq!(Rate::parse(text).unwrap().fraction(), fraction, "{text}");
+        let check =
+            |text: &str, fraction: (i64, i64)| assert_eq!(Rate::parse(text).unwrap().fraction(), fraction, "{text}");
         check("500/s", (500_000, 1));
         check("270/min", (4_500, 1));
         check("100/h", (250, 9));
@@ -278,7 +279,8 @@ mod tests {
 
     #[test]
     fn decimals_are_exact() {
-        for (text, ppm) in [("0.1", 100_000), ("0.0333", 33_300), ("1.5", 1_500_000), ("0.000001", 1), ("7", 7_000_000)] {
+        for (text, ppm) in [("0.1", 100_000), ("0.0333", 33_300), ("1.5", 1_500_000), ("0.000001", 1), ("7", 7_000_000)]
+        {
             assert_eq!(parse_decimal_ppm(text), Ok(ppm));
             assert_eq!(Decimal(ppm).to_string(), text);
         }
@@ -289,7 +291,9 @@ mod tests {
 
     #[test]
     fn durations_round_trip() {
-        for (text, ms) in [("200ms", 200), ("60s", 60_000), ("90s", 90_000), ("2h", 7_200_000), ("365d", DURATION_MS_MAX)] {
+        for (text, ms) in
+            [("200ms", 200), ("60s", 60_000), ("90s", 90_000), ("2h", 7_200_000), ("365d", DURATION_MS_MAX)]
+        {
             assert_eq!(parse_duration_ms(text), Ok(ms), "{text}");
             assert_eq!(parse_duration_ms(&format_duration_ms(ms)), Ok(ms));
         }

@@ -1,5 +1,7 @@
 //! Where ledgers live. A store applies one [`Step`] atomically and knows nothing of gRPC.
 
+pub mod memory;
+
 use std::{future::Future, time::Instant};
 
 use budget::{
@@ -17,6 +19,8 @@ pub struct Answered {
     pub version: PolicyVersion,
     /// The policy only watches.
     pub shadow: bool,
+    /// Decided by the fallback, the store being away.
+    pub degraded: bool,
 }
 
 /// Why a store did not answer. None of these is a decision.

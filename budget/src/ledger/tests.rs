@@ -1,0 +1,251 @@
+//! What scenarios cannot say: versions, beginnings, bounded work, long runs. The rest is in `tests/vectors`.
+
+use super::*;
+use crate::{
+    decision::{Attempt, Cause, Denied, DenyReason, OperationAsk, Outcome, Release, ReleaseResult, Reserve},
+    ids::{Fingerprint, OperationId, ReservationId},
+    policy::{Lease, Limit, Policy, Spec, UnitLimit},
+    units::{MICROS_PER_TOKEN, Rate},
+};
+
+fn numbers(spec: Spec) -> Arc<Numbers> {
+    Arc::new(Policy::new(spec).unwrap().numbers(false, false))
+}
+
+fn limited(rate: &str, burst_tokens: i64) -> Spec {
+    Spec { admission: Some(Limit { rate: Rate::parse(rate).unwrap(), burst_tokens }), ..Spec::default() }
+}
+
+const fn version(number: i64, id: i64) -> PolicyVersion {
+    PolicyVersion { number, id }
+}
+
+fn id(number: u64) -> ReservationId {
+    let mut bytes = [7; 16];
+    bytes[..8].copy_from_slice(&number.to_be_bytes());
+    ReservationId(bytes)
+}
+
+fn ask(number: u64) -> Reserve {
+    Reserve::new(id(number), Attempt::ORIGINAL)
+}
+
+fn admitted(answer: &Answer) -> bool {
+    matches!(answer, Answer::Admitted(_))
+}
+
+#[test]
+fn absent_state_is_empty_but_for_one_token() {
+    let spec = Spec {
+        units: vec![UnitLimit {
+            name: "t".into(),
+            limit: Limit { rate: Rate::parse("1/s").unwrap(), burst_tokens: 5 },
+        }],
+        ..limited("10/s", 100)
+    };
+    let view = |spec: Spec, start| Ledger::new(version(1, 1), numbers(spec), start, 0).view(0);
+    let empty = view(spec.clone(), Start::Empty);
+    assert_eq!(empty.admission_balance_micros, Some(MICROS_PER_TOKEN));
+    assert_eq!((empty.retry_balance_micros, empty.units[0].1), (0, 0));
+    let full = view(spec.clone(), Start::Full);
+    assert_eq!(full.admission_balance_micros, Some(100 * MICROS_PER_TOKEN));
+    assert_eq!((full.retry_balance_micros, full.units[0].1), (0, 5 * MICROS_PER_TOKEN));
+    let leased = Spec { lease: Lease { enabled: true, ..Lease::default() }, ..spec };
+    for start in [Start::Empty, Start::Full] {
+        let view = view(leased.clone(), start);
+        assert_eq!((view.admission_balance_micros, view.units[0].1), (Some(0), 0));
+    }
+}
+
+#[test]
+fn versions_rise_by_number_then_id_and_an_older_one_decides_nothing() {
+    let old = numbers(limited("1/s", 1));
+    let new = numbers(limited("1/s", 50));
+    let mut ledger = Ledger::new(version(5, 5), Arc::clone(&new), Start::Full, 0);
+    for stale in [version(4, 9), version(5, 4)] {
+        let before = ledger.dump();
+        assert_eq!(ledger.begin(stale, &old, false, 1_000), Err(Stale { ledger_version: version(5, 5) }));
+        assert_eq!(ledger.dump(), before);
+    }
+    // Forced, the ledger's own numbers decide: its burst is not clipped to the older policy's.
+    ledger.begin(version(4, 9), &old, true, 0).unwrap();
+    assert_eq!(ledger.version(), version(5, 5));
+    assert_eq!(ledger.view(0).admission_balance_micros, Some(50 * MICROS_PER_TOKEN));
+    // The same version is not adopted again: remainders stay.
+    ledger.begin(version(5, 5), &new, false, 0).unwrap();
+    ledger.begin(version(5, 6), &old, false, 0).unwrap();
+    assert_eq!(ledger.version(), version(5, 6));
+    assert_eq!(ledger.view(0).admission_balance_micros, Some(MICROS_PER_TOKEN));
+}
+
+#[test]
+fn a_corrected_forward_jump_does_not_stop_refill() {
+    let numbers = numbers(limited("1/s", 3));
+    let mut ledger = Ledger::new(version(1, 1), Arc::clone(&numbers), Start::Empty, 0);
+    let mut at = |clock_ms, number| {
+        ledger.begin(version(1, 1), &numbers, false, clock_ms).unwrap();
+        admitted(&ledger.step(&Step::Reserve(Reserve { no_release: true, ..ask(number) })))
+    };
+    assert!(at(0, 1));
+    assert!(at(3_600_000, 2) && at(3_600_000, 3) && at(3_600_000, 4));
+    // The clock is set right again, an hour back: nothing moves, and a second later one token is there.
+    assert!(!at(0, 5));
+    assert!(!at(999, 6));
+    assert!(at(1_000, 7));
+    assert_eq!(ledger.idle_since_ms(), 1_000);
+}
+
+#[test]
+fn no_drift_over_a_million_operations() {
+    let spec = Spec {
+        ratio_ppm: 33_300,
+        floor: Rate::ZERO,
+        retry_burst_tokens: 1_000_000,
+        max_in_flight: Some(3),
+        ..limited("100/h", 1_000)
+    };
+    let numbers = numbers(spec);
+    let mut ledger = Ledger::new(version(1, 1), Arc::clone(&numbers), Start::Empty, 0);
+    let mut granted = 0_i64;
+    for number in 0..1_000_000_u64 {
+        let clock_ms = i64::try_from(number).unwrap() * 173;
+        ledger.begin(version(1, 1), &numbers, false, clock_ms).unwrap();
+        if admitted(&ledger.step(&Step::Reserve(ask(number)))) {
+            granted += 1;
+            let release = Release::sent(id(number), Outcome::Success);
+            assert_eq!(ledger.step(&Step::Release(release)), Answer::Released(ReleaseResult::Applied));
+        }
+    }
+    let elapsed_ms: i64 = 999_999 * 173;
+    // One token to begin with, and the rate to the micro-token.
+    let earned = MICROS_PER_TOKEN + elapsed_ms * 250 / 9;
+    let view = ledger.view(elapsed_ms);
+    assert_eq!(view.admission_balance_micros, Some(earned - granted * MICROS_PER_TOKEN));
+    assert_eq!(granted, earned / MICROS_PER_TOKEN);
+    assert_eq!(view.retry_balance_micros, granted * 33_300);
+    assert_eq!(view.counters.originals_admitted, granted);
+    assert_eq!(view.counters.originals_denied, 1_000_000 - granted);
+    assert_eq!(view.in_flight, 0);
+}
+
+#[test]
+fn a_batch_of_expiries_is_worked_off_a_bounded_number_per_call() {
+    let numbers = numbers(Spec { permit_ttl_ms: 1_000, ..Spec::default() });
+    let mut ledger = Ledger::new(version(1, 1), Arc::clone(&numbers), Start::Empty, 0);
+    for number in 0..40 {
+        let long = Reserve { permit_ttl_ms: Some(5_000), ..ask(number) };
+        assert!(admitted(&ledger.step(&Step::Reserve(long))));
+    }
+    let mut left = Vec::new();
+    for _ in 0..4 {
+        ledger.begin(version(1, 1), &numbers, false, 5_000).unwrap();
+        left.push(ledger.view(5_000).in_flight);
+    }
+    assert_eq!(left, [24, 8, 0, 0]);
+    // Their records go a permit life later, and then everything the ledger allocated.
+    for _ in 0..3 {
+        assert!(ledger.reservations.is_some());
+        ledger.begin(version(1, 1), &numbers, false, 6_000).unwrap();
+    }
+    assert!(ledger.reservations.is_none());
+    assert_eq!(ledger.view(6_000).counters.permits_expired, 40);
+}
+
+#[test]
+fn operations_are_forgotten_a_bounded_number_per_call() {
+    let numbers = numbers(Spec { permit_ttl_ms: 1_000, retention_ms: 10_000, ..Spec::default() });
+    let mut ledger = Ledger::new(version(1, 1), Arc::clone(&numbers), Start::Empty, 0);
+    let operation = |number: u64| OperationAsk {
+        id: OperationId::new(&format!("op{number}")).unwrap(),
+        fingerprint: Fingerprint::from_slice(&[1; 16]).unwrap(),
+        expires_in_ms: Some(1),
+    };
+    for number in 0..40 {
+        let tracked = Reserve { operation: Some(operation(number)), ..ask(number) };
+        assert!(admitted(&ledger.step(&Step::Reserve(tracked))));
+    }
+    // One of them finishes later and is remembered longer.
+    let finish = Release {
+        operation: Some(operation(3).id),
+        used: crate::decision::Use::Sent(crate::decision::Sent {
+            outcome: Outcome::Success,
+            costs: Vec::new(),
+            terminal: Some(crate::decision::TerminalState::Completed),
+            result_ref: None,
+        }),
+        ..Release::not_sent(id(3))
+    };
+    ledger.begin(version(1, 1), &numbers, false, 500).unwrap();
+    assert_eq!(ledger.step(&Step::Release(finish)), Answer::Released(ReleaseResult::Applied));
+    let remembered = |ledger: &Ledger| ledger.operations.as_ref().map_or(0, |operations| operations.iter().count());
+    ledger.begin(version(1, 1), &numbers, false, 10_000).unwrap();
+    assert_eq!(remembered(&ledger), 40);
+    let mut left = Vec::new();
+    for _ in 0..4 {
+        ledger.begin(version(1, 1), &numbers, false, 10_001).unwrap();
+        left.push(remembered(&ledger));
+    }
+    // The one that is kept was met in the second call.
+    assert_eq!(left, [24, 9, 1, 1]);
+    let again = Reserve { operation: Some(operation(3)), ..ask(100) };
+    let Answer::Denied(Denied { reason, .. }) = ledger.step(&Step::Reserve(again)) else { panic!("a duplicate") };
+    assert_eq!(reason, DenyReason::Completed);
+    ledger.begin(version(1, 1), &numbers, false, 10_500).unwrap();
+    assert!(ledger.operations.is_none());
+}
+
+#[test]
+fn counters_keep_their_order_and_stay_exact() {
+    let list = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
+    assert_eq!(Counters::from_list(list).to_list(), list);
+    let mut counter = EXACT_MAX - 1;
+    bump(&mut counter, 1);
+    bump(&mut counter, EXACT_MAX);
+    assert_eq!(counter, EXACT_MAX);
+}
+
+#[test]
+fn a_view_projects_and_changes_nothing() {
+    let spec = Spec { permit_ttl_ms: 1_000, floor: Rate::parse("1/s").unwrap(), ..limited("1/s", 10) };
+    let numbers = numbers(spec);
+    let mut ledger = Ledger::new(version(1, 1), Arc::clone(&numbers), Start::Empty, 0);
+    assert!(admitted(&ledger.step(&Step::Reserve(ask(1)))));
+    let before = ledger.dump();
+    let view = ledger.view(2_000);
+    assert_eq!((view.in_flight, view.admission_balance_micros), (0, Some(2 * MICROS_PER_TOKEN)));
+    assert_eq!(view.retry_balance_micros, 2 * MICROS_PER_TOKEN + 100_000);
+    assert_eq!(ledger.view(1_999).in_flight, 1);
+    assert_eq!(ledger.dump(), before);
+    assert!(before.iter().any(|line| line.starts_with("reservation")));
+}
+
+#[test]
+fn idle_state_may_go_only_when_nothing_is_given_away() {
+    let ttl = |spec: Spec| numbers(spec).idle_ttl_ms;
+    let hour_ms = 3_600_000;
+    assert_eq!(ttl(Spec::default()), 2 * hour_ms);
+    assert_eq!(ttl(limited("1/s", 10)), 24 * hour_ms);
+    // A bucket in full debt fills in 2·burst/rate.
+    assert_eq!(ttl(limited("1/h", 100)), 200 * hour_ms);
+    assert_eq!(ttl(Spec { retention_ms: 5 * hour_ms, ..Spec::default() }), 10 * hour_ms);
+    assert_eq!(ttl(limited("1/d", 1_000_000)), 365 * 24 * hour_ms);
+    assert_eq!(Policy::new(limited("1/s", 10)).unwrap().numbers(false, true).idle_ttl_ms, 0);
+}
+
+#[test]
+fn a_ledger_is_small_when_idle() {
+    assert!(size_of::<Ledger>() <= 256, "{} bytes", size_of::<Ledger>());
+    assert!(size_of::<reservations::Record>() <= 24, "{} bytes", size_of::<reservations::Record>());
+}
+
+#[test]
+fn a_retry_at_a_number_beyond_the_limit_is_impossible_even_with_tokens() {
+    let numbers = numbers(Spec { ratio_ppm: 1_000_000, max_attempts: 2, ..Spec::default() });
+    let mut ledger = Ledger::new(version(1, 1), Arc::clone(&numbers), Start::Empty, 0);
+    for number in 0..5 {
+        assert!(admitted(&ledger.step(&Step::Reserve(ask(number)))));
+    }
+    let third = Reserve::new(id(9), Attempt::retry(3, Cause::Transient));
+    let expected = Denied { impossible: true, ..Denied::because(DenyReason::AttemptLimit) };
+    assert_eq!(ledger.step(&Step::Reserve(third)), Answer::Denied(expected));
+}

@@ -1,0 +1,273 @@
+//! Settings of the daemon: flags beat environment, environment beats file, file beats default.
+//!
+//! [`ServeArgs`] is what was written where; [`Config`] is judged and complete. A store's URL may carry a password: it is
+//! parsed only here, never by clap or serde, whose errors would show it, and [`Secret`] keeps it out of logs.
+
+mod listen;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
+
+pub use listen::Listen;
+pub use settings::{Secret, ServeArgs, Settings, Span};
+
+/// Longest prefix of keys in the store, in bytes.
+const PREFIX_BYTES_MAX: usize = 64;
+/// Upper bound of every counting setting.
+const COUNT_MAX: usize = 1_000_000;
+
+/// Complete and judged.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where gRPC is served.
+    pub listen: Listen,
+    /// Where metrics and health are served.
+    pub http: SocketAddr,
+    /// Where ledgers live.
+    pub store: StoreChoice,
+    /// A file of policies, imported when its content has changed.
+    pub policy: Option<PathBuf>,
+    /// Written once the daemon serves.
+    pub ready_file: Option<PathBuf>,
+    /// Bounds of the server.
+    pub limits: ServerLimits,
+    /// How long calls may take to finish once the daemon shall end.
+    pub shutdown_timeout: Duration,
+    /// Form of the log.
+    pub log_format: LogFormat,
+    /// What is logged, in the syntax of `tracing_subscriber::EnvFilter`.
+    pub log_level: String,
+}
+
+/// Which store, and how it is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreChoice {
+    /// In this process: a single node.
+    Memory,
+    /// Redis or Valkey, shared by all replicas.
+    Redis(RedisChoice),
+}
+
+/// How Redis is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisChoice {
+    /// With user and password, if any.
+    pub url: Secret,
+    /// The namespace: what all keys start with.
+    pub prefix: String,
+    /// For a new connection.
+    pub connect_timeout: Duration,
+    /// For a free connection of the pool.
+    pub wait_timeout: Duration,
+    /// For an answer.
+    pub response_timeout: Duration,
+    /// Connections.
+    pub pool_size: usize,
+}
+
+/// Bounds of the gRPC server. Nothing a caller does makes it hold more than these allow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerLimits {
+    /// Connections at a time; further ones are closed at once.
+    pub connections: usize,
+    /// Streams of one connection.
+    pub streams_per_connection: u32,
+    /// Calls that wait for the store at a time; further ones are answered RESOURCE_EXHAUSTED.
+    pub calls: usize,
+    /// Unanswered calls of one Session; the server reads on when one is answered.
+    pub session_unanswered: usize,
+    /// For a call that brings no deadline of its own.
+    pub call_timeout: Duration,
+    /// For a new connection to begin to speak HTTP/2.
+    pub handshake_timeout: Duration,
+    /// Bytes of one request.
+    pub message_bytes: usize,
+    /// Bytes of the headers of one request.
+    pub header_bytes: u32,
+    /// A connection without traffic is probed this often.
+    pub keepalive_interval: Duration,
+    /// And closed if the probe is not answered in time.
+    pub keepalive_timeout: Duration,
+}
+
+/// Form of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Text on a terminal, JSON otherwise.
+    #[default]
+    Auto,
+    /// For people.
+    Text,
+    /// For machines, one object per line.
+    Json,
+}
+
+/// A setting that is refused.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidConfig {
+    /// One setting breaks its rule.
+    #[error("{name} is {value}: {rule}")]
+    Setting {
+        /// The flag without its dashes.
+        name: &'static str,
+        /// What was given; a secret is not shown.
+        value: String,
+        /// What is required.
+        rule: String,
+    },
+    /// The settings file cannot be read.
+    #[error("settings file {}: {why}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why not; names line and key.
+        why: String,
+    },
+}
+
+// === impl ServerLimits ===
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            connections: 4096,
+            streams_per_connection: 1024,
+            calls: 65_536,
+            session_unanswered: 1024,
+            call_timeout: Duration::from_secs(5),
+            handshake_timeout: Duration::from_secs(5),
+            message_bytes: 256 * 1024,
+            header_bytes: 16 * 1024,
+            keepalive_interval: Duration::from_secs(30),
+            keepalive_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+// === impl Config ===
+
+impl Config {
+    /// Reads the file if one is named, and judges all settings.
+    ///
+    /// # Errors
+    /// The first setting that breaks its rule, or the reason why the file cannot be read.
+    pub fn load(args: ServeArgs) -> Result<Self, InvalidConfig> {
+        let settings = match args.config {
+            None => args.settings,
+            Some(path) => {
+                let unreadable = |why: String| InvalidConfig::File { path: path.clone(), why };
+                let text = fs::read_to_string(&path).map_err(|error| unreadable(error.to_string()))?;
+                let file = Settings::parse(&text).map_err(unreadable)?;
+                args.settings.or(file)
+            }
+        };
+        Self::judge(settings)
+    }
+
+    /// Fills in defaults and judges.
+    ///
+    /// # Errors
+    /// The first setting that breaks its rule.
+    pub fn judge(settings: Settings) -> Result<Self, InvalidConfig> {
+        let defaults = ServerLimits::default();
+        let store = judge_store(&settings)?;
+        let listen = settings.listen.unwrap_or_default();
+        let http = settings.http.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 7412)));
+        let insecure = settings.insecure.unwrap_or(false);
+        judge_exposure("listen", listen.tcp(), insecure)?;
+        judge_exposure("http", Some(http), insecure)?;
+        let limits = ServerLimits {
+            connections: count("max-connections", settings.max_connections, defaults.connections)?,
+            calls: count("max-concurrent", settings.max_concurrent, defaults.calls)?,
+            call_timeout: span("call-timeout", settings.call_timeout, defaults.call_timeout)?,
+            ..defaults
+        };
+        let default_shutdown = Duration::from_secs(10);
+        Ok(Self {
+            store,
+            shutdown_timeout: span("shutdown-timeout", settings.shutdown_timeout, default_shutdown)?,
+            listen,
+            http,
+            policy: settings.policy,
+            ready_file: settings.ready_file,
+            limits,
+            log_format: settings.log_format.unwrap_or_default(),
+            log_level: settings.log_level.unwrap_or_else(|| "info".to_owned()),
+        })
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: Listen::default(),
+            http: SocketAddr::from(([127, 0, 0, 1], 7412)),
+            store: StoreChoice::Memory,
+            policy: None,
+            ready_file: None,
+            limits: ServerLimits::default(),
+            shutdown_timeout: Duration::from_secs(10),
+            log_format: LogFormat::Auto,
+            log_level: "info".to_owned(),
+        }
+    }
+}
+
+fn invalid(name: &'static str, value: impl ToString, rule: impl Into<String>) -> InvalidConfig {
+    InvalidConfig::Setting { name, value: value.to_string(), rule: rule.into() }
+}
+
+/// Whoever reaches the daemon may spend every budget, so it listens on loopback unless told otherwise.
+fn judge_exposure(name: &'static str, address: Option<SocketAddr>, insecure: bool) -> Result<(), InvalidConfig> {
+    match address {
+        Some(address) if !address.ip().to_canonical().is_loopback() && !insecure => {
+            let rule = "must be a loopback address (127.0.0.1, [::1]) or a unix socket, since this version has neither \
+                        TLS nor authentication; --insecure accepts the risk";
+            Err(invalid(name, address, rule))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn count(name: &'static str, given: Option<usize>, default: usize) -> Result<usize, InvalidConfig> {
+    let value = given.unwrap_or(default);
+    if (1..=COUNT_MAX).contains(&value) {
+        return Ok(value);
+    }
+    Err(invalid(name, value, format!("must be between 1 and {COUNT_MAX}")))
+}
+
+fn span(name: &'static str, given: Option<Span>, default: Duration) -> Result<Duration, InvalidConfig> {
+    let value = given.map_or(default, |span| span.0);
+    if (Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&value) {
+        return Ok(value);
+    }
+    Err(invalid(name, Span(value), "must be between 1ms and 1h"))
+}
+
+fn judge_store(settings: &Settings) -> Result<StoreChoice, InvalidConfig> {
+    let prefix = settings.prefix.clone().unwrap_or_else(|| "budgetd".to_owned());
+    let fits = (1..=PREFIX_BYTES_MAX).contains(&prefix.len());
+    if !fits || prefix.chars().any(|c| c.is_control() || matches!(c, '{' | '}')) {
+        let rule = format!("must be 1 to {PREFIX_BYTES_MAX} bytes without braces and control characters");
+        return Err(invalid("prefix", format!("{prefix:?}"), rule));
+    }
+    let choice = RedisChoice {
+        url: settings.store.clone().unwrap_or_else(|| Secret::new("memory")),
+        prefix,
+        connect_timeout: span("redis-connect-timeout", settings.redis_connect_timeout, Duration::from_millis(500))?,
+        wait_timeout: span("redis-wait-timeout", settings.redis_wait_timeout, Duration::from_millis(50))?,
+        response_timeout: span("redis-response-timeout", settings.redis_response_timeout, Duration::from_millis(100))?,
+        pool_size: count("redis-pool-size", settings.redis_pool_size, 4)?,
+    };
+    let schemes = ["redis://", "rediss://", "unix://", "redis+unix://", "valkey://", "valkeys://"];
+    match choice.url.reveal() {
+        "memory" => Ok(StoreChoice::Memory),
+        url if schemes.iter().any(|scheme| url.starts_with(scheme)) => Ok(StoreChoice::Redis(choice)),
+        // What was given may hold a password, so it is not shown.
+        _ => Err(invalid("store", "something else", "must be memory, or a URL such as redis://host:6379")),
+    }
+}

@@ -1,0 +1,182 @@
+//! Settings as they are written, each optional: the same fields on the command line, in the environment and in a file.
+
+use std::{convert::Infallible, fmt, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+
+use budget::units::{format_duration_ms, parse_duration_ms};
+
+use super::{Listen, LogFormat};
+
+/// The flags of `budgetd serve`.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct ServeArgs {
+    /// A TOML file with the settings below, keys written with underscores. Flags and environment beat it
+    #[arg(long, env = "BUDGETD_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Everything else.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// What was written; absent fields are taken from elsewhere.
+#[derive(Clone, Debug, Default, clap::Args, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Where gRPC is served: an address with port (0: any free one), or unix:PATH [default: 127.0.0.1:7411]
+    #[arg(long, env = "BUDGETD_LISTEN", value_name = "ADDRESS")]
+    pub listen: Option<Listen>,
+    /// Where /metrics, /livez and /readyz are served [default: 127.0.0.1:7412]
+    #[arg(long, env = "BUDGETD_HTTP", value_name = "ADDRESS")]
+    pub http: Option<SocketAddr>,
+    /// Listen on addresses that are not loopback, without TLS and authentication
+    #[arg(long, env = "BUDGETD_INSECURE", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        value_name = "BOOL", hide_possible_values = true)]
+    pub insecure: Option<bool>,
+    /// Where ledgers live: memory (this process, a single node), or the URL of a Redis or Valkey server that all
+    /// replicas share, such as redis://user:password@host:6379 or unix:///run/redis.sock [default: memory]
+    #[arg(long, env = "BUDGETD_STORE", hide_env_values = true, value_name = "URL")]
+    pub store: Option<Secret>,
+    /// The namespace: what every key in Redis starts with [default: budgetd]
+    #[arg(long, env = "BUDGETD_PREFIX", value_name = "TEXT")]
+    pub prefix: Option<String>,
+    /// A TOML file of policies, imported when its content has changed since the last import
+    #[arg(long, env = "BUDGETD_POLICY", value_name = "FILE")]
+    pub policy: Option<PathBuf>,
+    /// Is written once the daemon serves, as JSON: {"grpc":"127.0.0.1:7411","http":"127.0.0.1:7412"}
+    #[arg(long, env = "BUDGETD_READY_FILE", value_name = "FILE")]
+    pub ready_file: Option<PathBuf>,
+    /// Form of the log; auto: text on a terminal, JSON otherwise [default: auto]
+    #[arg(long, env = "BUDGETD_LOG_FORMAT", value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+    /// What is logged: error, warn, info, debug, trace, or a filter such as info,budgetd=debug [default: info]
+    #[arg(long, env = "BUDGETD_LOG_LEVEL", value_name = "LEVEL")]
+    pub log_level: Option<String>,
+    /// For a call that brings no deadline of its own [default: 5s]
+    #[arg(long, env = "BUDGETD_CALL_TIMEOUT", value_name = "DURATION")]
+    pub call_timeout: Option<Span>,
+    /// Calls that may wait for the store at a time [default: 65536]
+    #[arg(long, env = "BUDGETD_MAX_CONCURRENT", value_name = "COUNT")]
+    pub max_concurrent: Option<usize>,
+    /// gRPC connections that may be open at a time [default: 4096]
+    #[arg(long, env = "BUDGETD_MAX_CONNECTIONS", value_name = "COUNT")]
+    pub max_connections: Option<usize>,
+    /// After SIGTERM, how long calls may take to finish before their connections are cut [default: 10s]
+    #[arg(long, env = "BUDGETD_SHUTDOWN_TIMEOUT", value_name = "DURATION")]
+    pub shutdown_timeout: Option<Span>,
+    /// For a new connection to Redis [default: 500ms]
+    #[arg(long, env = "BUDGETD_REDIS_CONNECT_TIMEOUT", value_name = "DURATION")]
+    pub redis_connect_timeout: Option<Span>,
+    /// For a free connection to Redis [default: 50ms]
+    #[arg(long, env = "BUDGETD_REDIS_WAIT_TIMEOUT", value_name = "DURATION")]
+    pub redis_wait_timeout: Option<Span>,
+    /// For an answer of Redis [default: 100ms]
+    #[arg(long, env = "BUDGETD_REDIS_RESPONSE_TIMEOUT", value_name = "DURATION")]
+    pub redis_response_timeout: Option<Span>,
+    /// Connections to Redis [default: 4]
+    #[arg(long, env = "BUDGETD_REDIS_POOL_SIZE", value_name = "COUNT")]
+    pub redis_pool_size: Option<usize>,
+}
+
+/// A text that may hold a password. Only [`Secret::reveal`] shows it.
+#[derive(Clone, PartialEq, Eq, serde::Deserialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+/// A duration, written `200ms`, `5s`, `1m`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(try_from = "String")]
+pub struct Span(pub Duration);
+
+// === impl Settings ===
+
+impl Settings {
+    /// Reads a settings file.
+    ///
+    /// # Errors
+    /// What is wrong and in which line; the line itself is not shown, since it may hold a password.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| 1 + text.bytes().take(span.start).filter(|b| *b == b'\n').count());
+            format!("line {line}: {}", error.message())
+        })
+    }
+
+    /// These settings, and where they are silent, `other`.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            listen: self.listen.or(other.listen),
+            http: self.http.or(other.http),
+            insecure: self.insecure.or(other.insecure),
+            store: self.store.or(other.store),
+            prefix: self.prefix.or(other.prefix),
+            policy: self.policy.or(other.policy),
+            ready_file: self.ready_file.or(other.ready_file),
+            log_format: self.log_format.or(other.log_format),
+            log_level: self.log_level.or(other.log_level),
+            call_timeout: self.call_timeout.or(other.call_timeout),
+            max_concurrent: self.max_concurrent.or(other.max_concurrent),
+            max_connections: self.max_connections.or(other.max_connections),
+            shutdown_timeout: self.shutdown_timeout.or(other.shutdown_timeout),
+            redis_connect_timeout: self.redis_connect_timeout.or(other.redis_connect_timeout),
+            redis_wait_timeout: self.redis_wait_timeout.or(other.redis_wait_timeout),
+            redis_response_timeout: self.redis_response_timeout.or(other.redis_response_timeout),
+            redis_pool_size: self.redis_pool_size.or(other.redis_pool_size),
+        }
+    }
+}
+
+// === impl Secret ===
+
+impl Secret {
+    /// Hides a text.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text itself; never for logs and errors.
+    #[must_use]
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Secret {
+    // Never an error: clap would show the value.
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self::new(text))
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(hidden)")
+    }
+}
+
+// === impl Span ===
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let ms = parse_duration_ms(text).map_err(|error| error.to_string())?;
+        Ok(Self(Duration::from_millis(u64::try_from(ms).unwrap_or(0))))
+    }
+}
+
+impl TryFrom<String> for Span {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&format_duration_ms(i64::try_from(self.0.as_millis()).unwrap_or(i64::MAX)))
+    }
+}

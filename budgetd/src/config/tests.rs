@@ -1,0 +1,111 @@
+//! Precedence, rules, and that no password shows.
+
+use clap::Parser;
+
+use super::*;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    serve: ServeArgs,
+}
+
+fn parse(arguments: &[&str]) -> Result<ServeArgs, String> {
+    let line = std::iter::once(&"budgetd").chain(arguments);
+    Line::try_parse_from(line).map(|line| line.serve).map_err(|error| error.to_string())
+}
+
+fn load(arguments: &[&str]) -> Result<Config, String> {
+    Config::load(parse(arguments)?).map_err(|error| error.to_string())
+}
+
+fn file(text: &str) -> (tempfile::TempDir, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("settings.toml");
+    fs::write(&path, text).unwrap();
+    let path = path.to_string_lossy().into_owned();
+    (directory, path)
+}
+
+#[test]
+fn nothing_given_is_the_default() {
+    let config = load(&[]).unwrap();
+    assert_eq!(config.listen.to_string(), "127.0.0.1:7411");
+    assert_eq!(config.http.to_string(), "127.0.0.1:7412");
+    assert_eq!(config.store, StoreChoice::Memory);
+    assert_eq!(config.limits, ServerLimits::default());
+    let default = Config::default();
+    assert_eq!((config.listen, config.http), (default.listen, default.http));
+    assert_eq!(config.shutdown_timeout, default.shutdown_timeout);
+}
+
+#[test]
+fn flags_beat_the_file() {
+    let (_directory, path) = file("listen = \"127.0.0.1:1\"\nprefix = \"file\"\nstore = \"redis://host\"\n");
+    let config = load(&["--config", &path, "--listen", "unix:/tmp/b.sock"]).unwrap();
+    assert_eq!(config.listen, Listen::Unix("/tmp/b.sock".into()));
+    let StoreChoice::Redis(redis) = config.store else { panic!("file not read") };
+    assert_eq!((redis.prefix.as_str(), redis.url.reveal()), ("file", "redis://host"));
+    assert_eq!(redis.connect_timeout, Duration::from_millis(500));
+    assert_eq!(redis.response_timeout, Duration::from_millis(100));
+}
+
+#[test]
+fn a_bad_file_names_line_and_key() {
+    let (_directory, path) = file("prefix = \"a\"\nlistne = \"x\"\n");
+    let error = load(&["--config", &path]).unwrap_err();
+    assert!(error.contains("line 2") && error.contains("listne"), "{error}");
+    let (_directory, path) = file("call_timeout = \"5\"\n");
+    assert!(load(&["--config", &path]).unwrap_err().contains("line 1"));
+    let directory = tempfile::tempdir().unwrap();
+    let error = load(&["--config", &directory.path().to_string_lossy()]).unwrap_err();
+    assert!(error.contains("settings file"), "{error}");
+}
+
+#[test]
+fn other_addresses_need_a_word() {
+    for address in ["0.0.0.0:7411", "[::]:7411", "192.0.2.1:7411", "[::ffff:192.0.2.1]:7411"] {
+        let error = load(&["--listen", address]).unwrap_err();
+        assert!(error.contains("--insecure") && error.contains("listen is"), "{error}");
+        assert!(load(&["--http", address]).unwrap_err().contains("http is"));
+        assert!(load(&["--listen", address, "--insecure"]).is_ok());
+        assert!(load(&["--listen", address, "--insecure=false"]).is_err());
+    }
+    for address in ["127.0.0.1:0", "127.9.9.9:1", "[::1]:7411", "[::ffff:127.0.0.1]:7411", "unix:/x"] {
+        assert!(load(&["--listen", address]).is_ok(), "{address}");
+    }
+}
+
+#[test]
+fn every_bad_value_is_refused() {
+    for (flag, values) in [
+        ("--listen", &["", "7411", "localhost", "unix:", "1.2.3.4"] as &[_]),
+        ("--call-timeout", &["", "0ms", "-1s", "5", "2h", "99999999999999999999s"]),
+        ("--max-concurrent", &["0", "-1", "1000001", "1.5", "18446744073709551616"]),
+        ("--max-connections", &["0", "x"]),
+        ("--redis-pool-size", &["0"]),
+        ("--prefix", &["", "a{b", "a\nb", &"x".repeat(65)]),
+        ("--store", &["", "redis", "http://x", "memory "]),
+        ("--log-format", &["xml"]),
+    ] {
+        for value in values {
+            assert!(load(&[&format!("{flag}={value}")]).is_err(), "{flag} {value:?}");
+        }
+    }
+}
+
+#[test]
+fn a_password_never_shows() {
+    let url = "redis://user:hunter2@host:6379";
+    let config = load(&["--store", url]).unwrap();
+    assert!(!format!("{config:?}").contains("hunter2"));
+    assert!(!format!("{:?}", parse(&["--store", url]).unwrap()).contains("hunter2"));
+    for bad in ["http://user:hunter2@host", "redis:/user:hunter2@host"] {
+        let error = load(&["--store", bad]).unwrap_err();
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+    let (_directory, path) = file("store = \"http://user:hunter2@host\"\n");
+    assert!(!load(&["--config", &path]).unwrap_err().contains("hunter2"));
+    let (_directory, path) = file("store = \"redis://user:hunter2@host\" x\n");
+    assert!(!load(&["--config", &path]).unwrap_err().contains("hunter2"));
+}

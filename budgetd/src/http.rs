@@ -1,0 +1,78 @@
+//! The HTTP side: `/metrics`, `/livez` and `/readyz`.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::State,
+    http::{StatusCode, header::CONTENT_TYPE},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use serde::Serialize;
+
+use crate::{
+    shutdown::Stop,
+    telemetry::{self, StoreState, Telemetry},
+};
+
+/// What the answers are made of.
+#[derive(Clone, Debug)]
+pub struct Http {
+    /// Metrics, and the store's health.
+    pub telemetry: Arc<Telemetry>,
+    /// Which store.
+    pub store_kind: &'static str,
+    /// No longer ready from its beginning.
+    pub stop: Stop,
+}
+
+/// The answer of `/readyz`.
+#[derive(Debug, Serialize)]
+struct Readiness {
+    /// From the first contact with the store until shutdown.
+    ready: bool,
+    store: StoreHealth,
+}
+
+#[derive(Debug, Serialize)]
+struct StoreHealth {
+    kind: &'static str,
+    up: bool,
+    /// Calls are answered without the store.
+    degraded: bool,
+}
+
+/// Ready from the first contact with the store until shutdown: a store that is away later makes answers degraded, and
+/// taking all replicas out then would help nobody.
+#[must_use]
+pub fn is_ready(store: StoreState, stop: &Stop) -> bool {
+    store.contacted && !stop.has_begun()
+}
+
+/// The routes.
+pub fn router(http: Http) -> Router {
+    Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(http)
+}
+
+async fn readyz(State(http): State<Http>) -> Response {
+    let state = http.telemetry.store.state();
+    let ready = is_ready(state, &http.stop);
+    let store = StoreHealth { kind: http.store_kind, up: state.up, degraded: state.is_degraded() };
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    match serde_json::to_string(&Readiness { ready, store }) {
+        Ok(body) => (status, [(CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+async fn metrics(State(http): State<Http>) -> Response {
+    match http.telemetry.scrape() {
+        Ok(text) => ([(CONTENT_TYPE, telemetry::CONTENT_TYPE)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}

@@ -1,0 +1,232 @@
+//! Policies as text: every field in force as TOML, what differs between two sets, the report of `check`.
+
+use std::fmt::Write;
+
+use budget::{
+    decision::{Cause, Priority},
+    policy::{EarnOn, FallbackOriginals, FallbackRetries, Limit, Mode, Policy},
+    units::{Decimal, format_duration_ms},
+};
+
+use super::{
+    fields::{UNLIMITED, UnknownDependencies},
+    set::{DEFAULTS, PolicySet},
+    snapshot::Snapshot,
+    text::{Key, Quoted},
+};
+
+/// One rule and what follows from it.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct RuleReport {
+    /// `defaults`, a dependency, or a family ending in `*`.
+    pub rule: String,
+    /// Every field with the value in force.
+    pub effective_toml: String,
+}
+
+/// A field's table, its key in there, and its value; the table is empty for a field at the top.
+type Line = (String, &'static str, String);
+
+/// Every field of a policy with the value in force, as it could stand under a rule's heading.
+#[must_use]
+pub fn effective_toml(policy: &Policy) -> String {
+    let mut text = String::new();
+    let mut lines = lines(policy).into_iter().peekable();
+    while let Some((table, key, value)) = lines.next() {
+        if table.is_empty() {
+            text.push_str(&format!("{key} = {value}\n"));
+            continue;
+        }
+        let mut fields = format!("{key} = {value}");
+        while let Some((_, key, value)) = lines.next_if(|(next, ..)| *next == table) {
+            fields.push_str(&format!(", {key} = {value}"));
+        }
+        text.push_str(&format!("{table} = {{ {fields} }}\n"));
+    }
+    text
+}
+
+fn lines(policy: &Policy) -> Vec<Line> {
+    let spec = policy.spec();
+    let mut lines: Vec<Line> = Vec::new();
+    let mut line = |table: &str, key, value: String| lines.push((table.to_owned(), key, value));
+    let text = |text: &str| Quoted(text).to_string();
+    let duration = |ms| text(&format_duration_ms(ms));
+
+    line(
+        "",
+        "mode",
+        text(match spec.mode {
+            Mode::Enforce => "enforce",
+            Mode::Shadow => "shadow",
+        }),
+    );
+    match spec.admission {
+        Some(Limit { rate, burst_tokens }) => {
+            line("admission", "rate", text(&rate.to_string()));
+            line("admission", "burst", burst_tokens.to_string());
+        }
+        None => line("admission", "rate", text(UNLIMITED)),
+    }
+    line("admission", "max_in_flight", spec.max_in_flight.map_or_else(|| text(UNLIMITED), |most| most.to_string()));
+    line("admission", "permit_ttl", duration(spec.permit_ttl_ms));
+    line("admission", "max_wait", duration(spec.max_wait_ms));
+    line("retry", "ratio", Decimal(spec.ratio_ppm).to_string());
+    line("retry", "floor", text(&spec.floor.to_string()));
+    line("retry", "burst", spec.retry_burst_tokens.to_string());
+    line(
+        "retry",
+        "earn_on",
+        text(match spec.earn_on {
+            EarnOn::Admitted => "admitted",
+            EarnOn::Success => "success",
+        }),
+    );
+    for (cause, cost) in Cause::ALL.into_iter().zip(spec.retry_cost_micros) {
+        line("retry_cost", cause.name(), Decimal(cost).to_string());
+    }
+    line("operation", "max_attempts", spec.max_attempts.to_string());
+    line("operation", "retention", duration(spec.retention_ms));
+    for (priority, share) in Priority::ALL.into_iter().zip(spec.priority_ppm) {
+        line("priority", priority.name(), Decimal(share).to_string());
+    }
+    let steps = spec.lease.curve.iter();
+    let steps: Vec<_> =
+        steps.map(|step| format!("\"{} {}\"", percent(step.part_ppm), format_duration_ms(step.duration_ms))).collect();
+    line("lease", "enabled", spec.lease.enabled.to_string());
+    line("lease", "part", Decimal(spec.lease.part_ppm).to_string());
+    line("lease", "curve", format!("[{}]", steps.join(", ")));
+    line(
+        "fallback",
+        "originals",
+        text(&match policy.fallback_originals() {
+            FallbackOriginals::Deny => "deny".to_owned(),
+            FallbackOriginals::Allow => "allow".to_owned(),
+            FallbackOriginals::Rate(rate) => rate.to_string(),
+            FallbackOriginals::Part(ppm) => percent(ppm),
+        }),
+    );
+    line(
+        "fallback",
+        "retries",
+        text(match spec.fallback_retries {
+            FallbackRetries::Earned => "earned",
+            FallbackRetries::Deny => "deny",
+        }),
+    );
+    for unit in &spec.units {
+        let table = format!("cost.{}", Key(&unit.name));
+        line(&table, "rate", text(&unit.limit.rate.to_string()));
+        line(&table, "burst", unit.limit.burst_tokens.to_string());
+    }
+    lines
+}
+
+fn percent(ppm: i64) -> String {
+    format!("{}%", Decimal(ppm.saturating_mul(100)))
+}
+
+/// What follows from every rule, the defaults first.
+#[must_use]
+pub fn reports(snapshot: &Snapshot) -> Vec<RuleReport> {
+    let set = snapshot.set();
+    let mut defaults = effective_toml(set.defaults());
+    let unknown = match set.unknown_dependencies() {
+        UnknownDependencies::Defaults => "defaults",
+        UnknownDependencies::Refuse => "refuse",
+    };
+    defaults.insert_str(0, &format!("unknown_dependencies = \"{unknown}\"\n"));
+    let defaults = RuleReport { rule: DEFAULTS.to_owned(), effective_toml: defaults };
+    let rules = set.rules().filter(|(name, _)| ***name != *DEFAULTS);
+    let rules =
+        rules.map(|(name, rule)| RuleReport { rule: name.to_string(), effective_toml: effective_toml(&rule.policy) });
+    std::iter::once(defaults).chain(rules).collect()
+}
+
+/// The effective policy of every rule, in the form of a policy file.
+#[must_use]
+pub fn check_report(snapshot: &Snapshot) -> String {
+    let mut text = String::new();
+    for RuleReport { rule, effective_toml } in reports(snapshot) {
+        let heading = match rule.as_str() {
+            DEFAULTS => format!("[{DEFAULTS}]"),
+            name => format!("[dependency.{}]", Quoted(name)),
+        };
+        text.push_str(&format!("{heading}\n{effective_toml}\n"));
+    }
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+    text
+}
+
+/// What changes from `old` to `new`, rule by rule and field by field: `+` added, `-` removed, `~` changed. Empty if every
+/// dependency runs under the same numbers as before.
+#[must_use]
+pub fn diff(old: &PolicySet, new: &PolicySet) -> String {
+    let mut text = String::new();
+    let names: std::collections::BTreeSet<_> = old.rules().chain(new.rules()).map(|(name, _)| name).collect();
+    let mut defaults = changes(old.defaults(), new.defaults());
+    let (before, after) = (old.unknown_dependencies(), new.unknown_dependencies());
+    if before != after {
+        let word = |unknown| match unknown {
+            UnknownDependencies::Defaults => "defaults",
+            UnknownDependencies::Refuse => "refuse",
+        };
+        let change = [('-', word(before)), ('+', word(after))];
+        for (sign, word) in change {
+            let _ = writeln!(defaults, "  {sign} unknown_dependencies = \"{word}\"");
+        }
+    }
+    if !defaults.is_empty() {
+        let _ = write!(text, "~ {DEFAULTS}\n{defaults}");
+    }
+    for name in names.into_iter().filter(|name| ***name != *DEFAULTS) {
+        match (old.rule(name), new.rule(name)) {
+            (Some(old), Some(new)) => {
+                let changes = changes(&old.policy, &new.policy);
+                if !changes.is_empty() {
+                    let _ = write!(text, "~ {}\n{changes}", Quoted(name));
+                }
+            }
+            (None, Some(new)) => text.push_str(&whole('+', name, &new.policy)),
+            (Some(old), None) => text.push_str(&whole('-', name, &old.policy)),
+            (None, None) => {}
+        }
+    }
+    text
+}
+
+fn whole(sign: char, name: &str, policy: &Policy) -> String {
+    let fields = effective_toml(policy);
+    let fields = fields.lines().map(|line| format!("  {sign} {line}\n"));
+    format!("{sign} {}\n{}", Quoted(name), fields.collect::<String>())
+}
+
+fn changes(old: &Policy, new: &Policy) -> String {
+    let mut text = String::new();
+    if old == new {
+        return text;
+    }
+    let (old, new) = (lines(old), lines(new));
+    let mut show = |sign: char, (table, key, value): &Line| {
+        let dot = if table.is_empty() { "" } else { "." };
+        let _ = writeln!(text, "  {sign} {table}{dot}{key} = {value}");
+    };
+    let at = |lines: &[Line], (table, key, _): &Line| lines.iter().position(|(t, k, _)| t == table && k == key);
+    for (index, line) in old.iter().enumerate() {
+        match at(&new, line).and_then(|index| new.get(index)) {
+            Some(same) if same == line => {}
+            Some(other) => {
+                show('-', line);
+                show('+', other);
+            }
+            None => show('-', line),
+        }
+        let last_of_table = old.get(index + 1).is_none_or(|next| next.0 != line.0);
+        let added = |other: &&Line| last_of_table && other.0 == line.0 && at(&old, other).is_none();
+        new.iter().filter(added).for_each(|line| show('+', line));
+    }
+    let in_new_table = |line: &&Line| old.iter().all(|(table, ..)| *table != line.0);
+    new.iter().filter(in_new_table).for_each(|line| show('+', line));
+    text
+}

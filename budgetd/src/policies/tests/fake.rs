@@ -1,0 +1,127 @@
+//! A repository that misbehaves on demand, and replicas on it.
+
+use std::{
+    fs,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+};
+
+use budget::ids::PolicyVersion;
+use tokio::sync::Semaphore;
+
+use super::resolve;
+use crate::{
+    policies::{
+        Policies,
+        repository::{Document, Replaced, Repository},
+    },
+    store::StoreError,
+};
+
+/// A repository that can be away, lose answers, be raced and be held up.
+pub(super) struct Fake {
+    stored: Mutex<Option<Document>>,
+    pub(super) away: AtomicBool,
+    /// Writes are stored, but their answers are lost.
+    pub(super) lose_answers: AtomicBool,
+    /// So many writes come second to another one.
+    pub(super) races: AtomicUsize,
+    pub(super) loads: AtomicUsize,
+    pub(super) writes: AtomicUsize,
+    /// Each load takes one permit.
+    pub(super) gate: Semaphore,
+}
+
+impl Fake {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            stored: Mutex::new(None),
+            away: AtomicBool::new(false),
+            lose_answers: AtomicBool::new(false),
+            races: AtomicUsize::new(0),
+            loads: AtomicUsize::new(0),
+            writes: AtomicUsize::new(0),
+            gate: Semaphore::new(Semaphore::MAX_PERMITS),
+        })
+    }
+
+    pub(super) fn document(&self) -> Option<Document> {
+        self.stored.lock().unwrap().clone()
+    }
+
+    /// Puts a document in place whatever is there.
+    pub(super) fn force(&self, new: Option<&Document>) {
+        *self.stored.lock().unwrap() = new.cloned();
+    }
+
+    fn judge(&self) -> Result<(), StoreError> {
+        if self.away.load(SeqCst) { Err(StoreError::Away("test".into())) } else { Ok(()) }
+    }
+}
+
+impl Repository for Fake {
+    async fn load(&self) -> Result<Option<Document>, StoreError> {
+        self.loads.fetch_add(1, SeqCst);
+        self.gate.acquire().await.unwrap().forget();
+        self.judge()?;
+        Ok(self.document())
+    }
+
+    async fn replace(&self, expected: Option<PolicyVersion>, new: &Document) -> Result<Replaced, StoreError> {
+        self.judge()?;
+        self.writes.fetch_add(1, SeqCst);
+        if self.races.fetch_update(SeqCst, SeqCst, |races| races.checked_sub(1)).is_ok() {
+            let mut other = self.document().unwrap_or_else(|| new.clone());
+            other.version = PolicyVersion { number: other.version.number + 1, id: 77 };
+            self.force(Some(&other));
+        }
+        let mut stored = self.stored.lock().unwrap();
+        let done = stored.as_ref().map(|document| document.version) == expected;
+        if done {
+            *stored = Some(new.clone());
+        }
+        if self.lose_answers.load(SeqCst) {
+            return Err(StoreError::Lost("test".into()));
+        }
+        Ok(if done { Replaced::Done } else { Replaced::Conflict(stored.clone()) })
+    }
+}
+
+/// A file in a directory of its own.
+pub(super) struct TestFile(pub(super) tempfile::TempDir);
+
+impl TestFile {
+    pub(super) fn new(text: &str) -> Self {
+        let file = Self(tempfile::tempdir().unwrap());
+        file.write(text);
+        file
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.0.path().join("policies.toml")
+    }
+
+    pub(super) fn write(&self, text: &str) {
+        fs::write(self.path(), text).unwrap();
+    }
+}
+
+pub(super) async fn replica(fake: &Arc<Fake>, file: Option<&TestFile>) -> Policies {
+    Policies::start(Arc::clone(fake), file.map(TestFile::path).as_deref()).await.unwrap()
+}
+
+/// Retry burst of a dependency and whether its retries are off: enough to tell policies apart.
+pub(super) fn state(policies: &Policies, name: &str) -> (i64, bool) {
+    let resolved = resolve(&policies.snapshot(), name).unwrap();
+    (resolved.policy.spec().retry_burst_tokens, resolved.retries_off)
+}
+
+pub(super) fn version(number: i64, id: i64) -> PolicyVersion {
+    PolicyVersion { number, id }
+}
+
+pub(super) const FIVE: &str = "[dependency.d]\nretry.burst = 5";
+pub(super) const SIX: &str = "[dependency.d]\nretry.burst = 6";

@@ -1,0 +1,284 @@
+//! Puts the daemon together: binds, serves, and ends in time.
+
+mod background;
+mod health;
+pub mod incoming;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fs, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use budget_proto::pb::{
+    FILE_DESCRIPTOR_SET, budget_admin_server::BudgetAdminServer, retry_budget_server::RetryBudgetServer,
+};
+use tokio::{net::TcpListener, task::JoinSet, time::timeout};
+use tonic::transport::server::Router;
+
+use crate::{
+    clock::Clock,
+    config::{Config, Listen, ServerLimits, StoreChoice},
+    http::{self, Http},
+    policies::{Policies, PoliciesError, repository::MemoryRepository},
+    service::{Admin, Budgets, Core, StoreKind},
+    shutdown::Stop,
+    store::{Store, memory::MemoryStore},
+    telemetry::{Telemetry, TelemetryError},
+};
+use health::Health;
+use incoming::{Connections, Door, Listening, Rules};
+
+/// Bytes a gRPC client sends before anything else: the preface of HTTP/2.
+const PREFACE_BYTES: usize = 24;
+/// The shortest HTTP/1.1 request line.
+const REQUEST_LINE_BYTES: usize = 14;
+/// Connections for metrics and health at a time.
+const HTTP_CONNECTIONS: usize = 256;
+/// After connections were cut, until their tasks have noticed.
+const CUT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A daemon that is bound and does not serve yet.
+#[derive(Debug)]
+pub struct Server {
+    config: Config,
+    clock: Clock,
+    telemetry: Arc<Telemetry>,
+    grpc: Listening,
+    http: TcpListener,
+    addresses: Addresses,
+}
+
+/// Where a daemon is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// gRPC.
+    pub grpc: Listen,
+    /// Metrics and health.
+    pub http: SocketAddr,
+}
+
+/// Why a daemon does not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// An address cannot be bound.
+    #[error("cannot listen on {address}: {error}")]
+    Bind {
+        /// As configured.
+        address: String,
+        /// Why not.
+        error: io::Error,
+    },
+    /// The policies cannot be read.
+    #[error(transparent)]
+    Policies(#[from] PoliciesError),
+    /// The ready file cannot be written.
+    #[error("cannot write ready file {}: {error}", path.display())]
+    ReadyFile {
+        /// As configured.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// Metrics cannot be set up.
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
+    /// Reflection cannot be set up.
+    #[error("reflection: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+    /// The gRPC server failed.
+    #[error("gRPC server: {0}")]
+    Transport(#[from] tonic::transport::Error),
+    /// This build knows no such store.
+    #[error("store {0} is not part of this build")]
+    NoSuchStore(&'static str),
+}
+
+/// The tonic server with the bounds of `limits`; the load test builds its baseline with it.
+#[must_use]
+pub fn grpc_server(limits: &ServerLimits) -> tonic::transport::Server {
+    tonic::transport::Server::builder()
+        .max_concurrent_streams(limits.streams_per_connection)
+        .http2_max_header_list_size(limits.header_bytes)
+        .http2_keepalive_interval(Some(limits.keepalive_interval))
+        .http2_keepalive_timeout(Some(limits.keepalive_timeout))
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+}
+
+/// What a client may send ahead on one stream: many calls of a session, or one message of the largest size.
+const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+/// And on one connection.
+const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
+
+// === impl Server ===
+
+impl Server {
+    /// Binds; port 0 lets the system choose.
+    ///
+    /// # Errors
+    /// If an address cannot be bound.
+    pub async fn bind(config: Config) -> Result<Self, ServeError> {
+        let failed = |address: &dyn ToString| {
+            let address = address.to_string();
+            move |error| ServeError::Bind { address, error }
+        };
+        let grpc = Listening::bind(&config.listen).await.map_err(failed(&config.listen))?;
+        let http = TcpListener::bind(config.http).await.map_err(failed(&config.http))?;
+        let addresses = Addresses {
+            grpc: grpc.address().map_err(failed(&config.listen))?,
+            http: http.local_addr().map_err(failed(&config.http))?,
+        };
+        let telemetry = Arc::new(Telemetry::new()?);
+        Ok(Self { config, clock: Clock::system(), telemetry, grpc, http, addresses })
+    }
+
+    /// Where it will be found.
+    #[must_use]
+    pub const fn addresses(&self) -> &Addresses {
+        &self.addresses
+    }
+
+    /// What it counts.
+    #[must_use]
+    pub fn telemetry(&self) -> Arc<Telemetry> {
+        Arc::clone(&self.telemetry)
+    }
+
+    /// Has ledgers live by another clock; for tests.
+    #[must_use]
+    pub fn with_clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Serves until `shutdown` ends, and then until all calls are finished, or the time for that is over.
+    ///
+    /// # Errors
+    /// If it cannot begin to serve.
+    pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
+        let policy_file = self.config.policy.as_deref();
+        match &self.config.store {
+            StoreChoice::Memory => {
+                tracing::warn!("the memory store serves a single node: replicas would not share their budgets");
+                let policies = Arc::new(Policies::start(MemoryRepository::default(), policy_file).await?);
+                let store = Arc::new(MemoryStore::new(Arc::clone(&policies), self.clock.clone()));
+                self.telemetry.store.set_up(true);
+                let mut tasks = JoinSet::new();
+                let sweeper = Arc::clone(&store);
+                tasks.spawn(async move { sweeper.sweep().await });
+                self.serve_store(store, StoreKind::MEMORY, policies, tasks, shutdown).await
+            }
+            StoreChoice::Redis(_) => Err(ServeError::NoSuchStore(StoreKind::REDIS.name)),
+        }
+    }
+
+    async fn serve_store<S: Store>(
+        self,
+        store: Arc<S>,
+        store_kind: StoreKind,
+        policies: Arc<Policies>,
+        mut tasks: JoinSet<()>,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> Result<(), ServeError> {
+        let Self { config, clock, telemetry, grpc, http, addresses } = self;
+        let stop = Stop::new();
+        let limits = config.limits.clone();
+        let core = Arc::new(Core {
+            store,
+            store_kind,
+            policies,
+            decisions: Arc::clone(&telemetry.decisions),
+            store_health: Arc::clone(&telemetry.store),
+            limits: limits.clone(),
+            clock,
+            stop: stop.clone(),
+        });
+        background::spawn(&core, &telemetry, &mut tasks);
+
+        let health = Health::starting(telemetry.store.state(), &stop).await;
+        tasks.spawn(health.clone().follow(telemetry.store.watch(), stop.clone()));
+        let opening_timeout = limits.handshake_timeout;
+        let rules = Rules { most: limits.connections, opening_bytes: PREFACE_BYTES, opening_timeout };
+        let grpc_door = Door::new(grpc, rules);
+        let grpc_connections = grpc_door.connections();
+        background::register_connections(&telemetry, &grpc_connections);
+        let router = routes(&core, &health)?;
+        let grpc = router.serve_with_incoming_shutdown(grpc_door.into_stream(), stop.begun());
+
+        let http_rules = Rules { most: HTTP_CONNECTIONS, opening_bytes: REQUEST_LINE_BYTES, opening_timeout };
+        let http_door = Door::new(Listening::Tcp(http), http_rules);
+        let http_connections = http_door.connections();
+        let http_stop = Stop::new();
+        let routes = http::router(Http { telemetry, store_kind: store_kind.name, stop: stop.clone() });
+        let http = axum::serve(http_door, routes).with_graceful_shutdown(http_stop.begun());
+        tasks.spawn(async move {
+            if let Err(error) = http.await {
+                tracing::error!(%error, "HTTP server");
+            }
+        });
+
+        if let Some(path) = &config.ready_file {
+            write_ready_file(path, &addresses)
+                .map_err(|error| ServeError::ReadyFile { path: path.clone(), error })?;
+        }
+        tracing::info!(grpc = %addresses.grpc, http = %addresses.http, store = store_kind.name, "serving");
+
+        let mut grpc = std::pin::pin!(grpc);
+        tokio::select! {
+            ended = &mut grpc => return Ok(ended?),
+            () = shutdown => {}
+        }
+        // No longer ready; no further connections; sessions end; what is in flight finishes.
+        stop.begin();
+        health.stop().await;
+        grpc_connections.cut_silent();
+        if timeout(config.shutdown_timeout, &mut grpc).await.is_err() {
+            let cut = grpc_connections.cut_all();
+            tracing::warn!(cut, "calls did not finish in time; their connections were cut");
+            let _noticed = timeout(CUT_TIMEOUT, &mut grpc).await;
+        }
+        http_stop.begin();
+        end_http(&http_connections).await;
+        tracing::info!("ended");
+        Ok(())
+    }
+}
+
+/// Answers to probes may still be on their way; nobody else is waited for.
+async fn end_http(connections: &Connections) {
+    connections.cut_silent();
+    tokio::task::yield_now().await;
+    connections.cut_all();
+}
+
+fn routes<S: Store>(core: &Arc<Core<S>>, health: &Health) -> Result<Router, ServeError> {
+    let limits = &core.limits;
+    let budgets = RetryBudgetServer::new(Budgets::new(Arc::clone(core)));
+    let admin = BudgetAdminServer::new(Admin::new(Arc::clone(core)));
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let (v1, v1alpha) = (reflection().build_v1()?, reflection().build_v1alpha()?);
+    Ok(grpc_server(limits)
+        .add_service(budgets.max_decoding_message_size(limits.message_bytes))
+        .add_service(admin.max_decoding_message_size(limits.message_bytes))
+        .add_service(health.service().max_decoding_message_size(limits.message_bytes))
+        .add_service(v1.max_decoding_message_size(limits.message_bytes))
+        .add_service(v1alpha.max_decoding_message_size(limits.message_bytes)))
+}
+
+/// Complete or not there: a reader never sees half of it.
+fn write_ready_file(path: &Path, addresses: &Addresses) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let ready = serde_json::json!({ "grpc": addresses.grpc.to_string(), "http": addresses.http.to_string() });
+    fs::write(&beside, format!("{ready}\n"))?;
+    fs::rename(&beside, path)
+}

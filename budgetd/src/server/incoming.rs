@@ -1,0 +1,393 @@
+//! The door: accepts connections, bounds their number, and can cut every one of them.
+//!
+//! A connection that says nothing must cost nothing. hyper waits for ever for a preface that never comes, also while it
+//! shuts down, so a new connection has until a deadline to say as much as a client must, and is cut first when the
+//! daemon ends.
+
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use futures::task::AtomicWaker;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    time::{Sleep, sleep},
+};
+use tokio_stream::Stream;
+use tonic::transport::server::Connected;
+
+use crate::config::Listen;
+
+/// After an error of accept, such as too many open files.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A bound listener of either kind.
+#[derive(Debug)]
+pub enum Listening {
+    /// An address.
+    Tcp(TcpListener),
+    /// A socket in the file system, removed when this is dropped.
+    Unix(UnixListener, SocketFile),
+}
+
+/// Removes the file of a unix socket when it is no longer listened on.
+#[derive(Debug)]
+pub struct SocketFile(PathBuf);
+
+/// Accepts connections up to a bound.
+#[derive(Debug)]
+pub struct Door {
+    listening: Listening,
+    connections: Connections,
+    rules: Rules,
+}
+
+/// What a connection has to do to stay.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Connections at a time; further ones are closed at once.
+    pub most: usize,
+    /// Bytes that the client has to send...
+    pub opening_bytes: usize,
+    /// ...in this time.
+    pub opening_timeout: Duration,
+}
+
+/// All connections of one door.
+#[derive(Clone, Debug, Default)]
+pub struct Connections(Arc<Open>);
+
+#[derive(Debug, Default)]
+struct Open {
+    /// By address, so that a connection can take itself out.
+    cuts: Mutex<Vec<Arc<Cut>>>,
+    count: AtomicUsize,
+    refused: AtomicUsize,
+}
+
+/// The knife at one connection.
+#[derive(Debug, Default)]
+struct Cut {
+    cut: AtomicBool,
+    opened: AtomicBool,
+    reader: AtomicWaker,
+}
+
+/// One accepted connection.
+pub struct Connection {
+    io: Io,
+    cut: Arc<Cut>,
+    connections: Connections,
+    opening: Option<Opening>,
+}
+
+enum Io {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// A connection of which not enough has been heard yet.
+struct Opening {
+    missing_bytes: usize,
+    deadline: Pin<Box<Sleep>>,
+}
+
+// === impl Listening ===
+
+impl Listening {
+    /// Binds. A socket file that nobody listens on any more is replaced.
+    ///
+    /// # Errors
+    /// If the address is taken or not ours.
+    pub async fn bind(listen: &Listen) -> io::Result<Self> {
+        match listen {
+            Listen::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
+            Listen::Unix(path) => {
+                let listener = match UnixListener::bind(path) {
+                    Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_abandoned(path).await => {
+                        std::fs::remove_file(path)?;
+                        UnixListener::bind(path)?
+                    }
+                    bound => bound?,
+                };
+                Ok(Self::Unix(listener, SocketFile(path.clone())))
+            }
+        }
+    }
+
+    /// Where clients find it, the port the system chose included.
+    ///
+    /// # Errors
+    /// If the system does not tell.
+    pub fn address(&self) -> io::Result<Listen> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().map(Listen::Tcp),
+            Self::Unix(_, file) => Ok(Listen::Unix(file.0.clone())),
+        }
+    }
+
+    async fn accept(&self) -> io::Result<Io> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok(Io::Tcp(stream))
+            }
+            Self::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Io::Unix(stream)),
+        }
+    }
+}
+
+async fn is_abandoned(path: &Path) -> bool {
+    matches!(UnixStream::connect(path).await, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_file(&self.0) {
+            tracing::debug!(path = %self.0.display(), %error, "socket file stays");
+        }
+    }
+}
+
+// === impl Door ===
+
+impl Door {
+    /// Accepts at `listening` by `rules`.
+    #[must_use]
+    pub fn new(listening: Listening, rules: Rules) -> Self {
+        Self { listening, connections: Connections::default(), rules }
+    }
+
+    /// The connections that have come in through this door.
+    #[must_use]
+    pub fn connections(&self) -> Connections {
+        self.connections.clone()
+    }
+
+    /// The next connection. Errors are logged and waited out.
+    pub async fn next(&self) -> Connection {
+        loop {
+            match self.listening.accept().await {
+                Ok(io) => {
+                    if let Some(connection) = self.admit(io) {
+                        return connection;
+                    }
+                }
+                Err(error) if is_of_the_client(&error) => {}
+                Err(error) => {
+                    tracing::error!(%error, "cannot accept connections");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn admit(&self, io: Io) -> Option<Connection> {
+        let open = &self.connections.0;
+        if open.count.fetch_add(1, Ordering::Relaxed) >= self.rules.most {
+            open.count.fetch_sub(1, Ordering::Relaxed);
+            open.refused.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(most = self.rules.most, "connection refused: too many are open");
+            return None;
+        }
+        let cut = Arc::new(Cut::default());
+        open.cuts.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&cut));
+        let deadline = Box::pin(sleep(self.rules.opening_timeout));
+        let opening = Opening { missing_bytes: self.rules.opening_bytes, deadline };
+        Some(Connection { io, cut, connections: self.connections.clone(), opening: Some(opening) })
+    }
+
+    /// As tonic wants it.
+    pub fn into_stream(self) -> impl Stream<Item = io::Result<Connection>> {
+        futures::stream::unfold(self, |door| async move { Some((Ok(door.next().await), door)) })
+    }
+}
+
+fn is_of_the_client(error: &io::Error) -> bool {
+    // Also what set_nodelay says of a connection that is gone already.
+    [io::ErrorKind::ConnectionRefused, io::ErrorKind::ConnectionAborted, io::ErrorKind::ConnectionReset]
+        .contains(&error.kind())
+        || error.kind() == io::ErrorKind::InvalidInput
+}
+
+impl axum::serve::Listener for Door {
+    type Io = Connection;
+    type Addr = String;
+
+    async fn accept(&mut self) -> (Connection, String) {
+        (self.next().await, String::new())
+    }
+
+    fn local_addr(&self) -> io::Result<String> {
+        self.listening.address().map(|address| address.to_string())
+    }
+}
+
+// === impl Connections ===
+
+impl Connections {
+    /// How many are open.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.count.load(Ordering::Relaxed)
+    }
+
+    /// How many were refused because too many were open.
+    #[must_use]
+    pub fn refused(&self) -> usize {
+        self.0.refused.load(Ordering::Relaxed)
+    }
+
+    /// Cuts those that have not said enough to be in use.
+    pub fn cut_silent(&self) -> usize {
+        self.cut_where(|cut| !cut.opened.load(Ordering::Acquire))
+    }
+
+    /// Cuts all.
+    pub fn cut_all(&self) -> usize {
+        self.cut_where(|_| true)
+    }
+
+    fn cut_where(&self, which: impl Fn(&Cut) -> bool) -> usize {
+        let cuts = self.0.cuts.lock().unwrap_or_else(PoisonError::into_inner);
+        let chosen = cuts.iter().filter(|cut| which(cut));
+        chosen
+            .map(|cut| {
+                cut.cut.store(true, Ordering::Release);
+                cut.reader.wake();
+            })
+            .count()
+    }
+}
+
+// === impl Cut ===
+
+impl Cut {
+    fn judge(&self) -> io::Result<()> {
+        if self.cut.load(Ordering::Acquire) {
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "cut while shutting down"));
+        }
+        Ok(())
+    }
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Fails once the connection is cut, or its opening has taken too long.
+    fn poll_alive(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        self.cut.reader.register(cx.waker());
+        self.cut.judge()?;
+        if let Some(opening) = &mut self.opening
+            && opening.deadline.as_mut().poll(cx).is_ready()
+        {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "nothing was said in time"));
+        }
+        Ok(())
+    }
+
+    fn heard(&mut self, bytes: usize) {
+        if let Some(opening) = &mut self.opening {
+            opening.missing_bytes = opening.missing_bytes.saturating_sub(bytes);
+            if opening.missing_bytes == 0 {
+                self.opening = None;
+                self.cut.opened.store(true, Ordering::Release);
+            }
+        }
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.poll_alive(cx)?;
+        let before = buffer.filled().len();
+        ready!(match &mut this.io {
+            Io::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Io::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
+        })?;
+        this.heard(buffer.filled().len().saturating_sub(before));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Connection {
+    // A task that waits for room to write is woken by the waker of its last read.
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.cut.judge()?;
+        match &mut self.get_mut().io {
+            Io::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Io::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.cut.judge()?;
+        match &mut self.get_mut().io {
+            Io::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Io::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.io {
+            Io::Tcp(stream) => stream.is_write_vectored(),
+            Io::Unix(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().io {
+            Io::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Io::Unix(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.get_mut().io {
+            Io::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Io::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let open = &self.connections.0;
+        let mut cuts = open.cuts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = cuts.iter().position(|cut| Arc::ptr_eq(cut, &self.cut)) {
+            cuts.swap_remove(at);
+        }
+        open.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match &self.io {
+            Io::Tcp(_) => "tcp",
+            Io::Unix(_) => "unix",
+        };
+        f.debug_tuple("Connection").field(&kind).finish()
+    }
+}

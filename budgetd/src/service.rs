@@ -1,0 +1,120 @@
+//! The gRPC services. Generated types stop here: [`budget_proto::convert`] judges what comes in.
+//!
+//! A cancelled call leaves either a whole step or none, which is the store's promise, and from the store's answer to the
+//! response nothing is awaited. An admission whose answer got lost is not handed back from here, since the caller may
+//! have sent the same reservation again, here or to another replica, and go by the answer to that: its permit ends by
+//! time.
+
+mod admin;
+mod budget_service;
+mod deadline;
+mod session;
+mod status;
+
+use std::{sync::Arc, time::Duration};
+
+use budget::{decision::Step, ledger::Start};
+use budget_proto::convert::{Decided, Echo, Mode, Received};
+use tonic::Status;
+
+use crate::{
+    clock::Clock,
+    config::ServerLimits,
+    policies::Policies,
+    shutdown::Stop,
+    store::{Answered, Store},
+    telemetry::{Call, Decisions, StoreHealth, decisions::Asked},
+};
+use deadline::TimeLimit;
+
+pub use admin::Admin;
+pub use budget_service::Budgets;
+
+/// What all calls share.
+pub struct Core<S> {
+    /// Where ledgers live.
+    pub store: Arc<S>,
+    /// What that is called.
+    pub store_kind: StoreKind,
+    /// Numbers by dependency.
+    pub policies: Arc<Policies>,
+    /// Counts every answer.
+    pub decisions: Arc<Decisions>,
+    /// Whether the store answers.
+    pub store_health: Arc<StoreHealth>,
+    /// Bounds.
+    pub limits: ServerLimits,
+    /// Time of ledgers.
+    pub clock: Clock,
+    /// Ends sessions.
+    pub stop: Stop,
+}
+
+/// What operators have to know of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreKind {
+    /// As in the configuration.
+    pub name: &'static str,
+    /// How a ledger begins there.
+    pub start: Start,
+}
+
+// === impl StoreKind ===
+
+impl StoreKind {
+    /// This process.
+    pub const MEMORY: Self = Self { name: "memory", start: Start::Full };
+    /// Redis or Valkey.
+    pub const REDIS: Self = Self { name: "redis", start: Start::Empty };
+}
+
+// === impl Core ===
+
+impl<S: Store> Core<S> {
+    /// Has one step decided, within its time.
+    async fn decide(&self, received: Received, limit: TimeLimit) -> Result<(Decided, Echo), Status> {
+        let Received { dependency, mut step, echo } = received;
+        let deadline = limit.apply(&mut step, self.limits.call_timeout)?;
+        let asked = Asked::of(&step);
+        let (in_progress, _entered) = self.decisions.enter();
+        if usize::try_from(in_progress).is_ok_and(|calls| calls > self.limits.calls) {
+            return Err(Status::resource_exhausted(format!(
+                "budgetd is overloaded: {} calls are waiting for the store",
+                self.limits.calls
+            )));
+        }
+        let answered = self.store.step(&dependency, step, deadline).await;
+        let answered = answered.map_err(|error| status::of_store(&error, &dependency))?;
+        let mode = mode(&answered);
+        let snapshot = self.policies.snapshot();
+        let label_index = snapshot.resolve(&dependency).map_or(0, |resolved| resolved.label_index);
+        self.decisions.count(&snapshot, label_index, asked.answered(&answered.answer), mode);
+        Ok((Decided { answer: answered.answer, mode, version: answered.version }, echo))
+    }
+
+    fn failed(&self, call: Call) -> impl Fn(&Status) + use<'_, S> {
+        move |status| self.decisions.failed(call, status.code())
+    }
+
+    fn call_timeout(&self) -> Duration {
+        self.limits.call_timeout
+    }
+}
+
+const fn mode(answered: &Answered) -> Mode {
+    if answered.degraded {
+        Mode::Degraded
+    } else if answered.shadow {
+        Mode::Shadow
+    } else {
+        Mode::Exact
+    }
+}
+
+const fn call_of(step: &Step) -> Call {
+    match step {
+        Step::Reserve(_) => Call::Reserve,
+        Step::Release(_) => Call::Release,
+        Step::Extend(_) => Call::Extend,
+    }
+}

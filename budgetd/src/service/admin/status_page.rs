@@ -1,0 +1,174 @@
+//! GetStatus: how ledgers stand.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use budget::{
+    ids::{DependencyId, UnitId},
+    ledger::{Ledger, View},
+    policy::Numbers,
+};
+use budget_proto::{
+    InvalidMessage,
+    convert::{self, Mode},
+    pb,
+};
+use futures::{StreamExt, stream};
+use tonic::Status;
+
+use super::{Admin, PAGE_SIZE_MAX, page_size, page_token};
+use crate::{
+    clock::Clock,
+    policies::{DEFAULTS, Resolved, Snapshot},
+    service::status::of_store,
+    store::{Store, StoreError},
+};
+
+/// Ledgers looked at side by side.
+const VIEWS_AT_ONCE: usize = 16;
+
+// === impl Admin ===
+
+impl<S: Store> Admin<S> {
+    pub(super) async fn status(&self, request: &pb::GetStatusRequest) -> Result<pb::GetStatusResponse, Status> {
+        let size = page_size(request.page_size)?;
+        let after = page_token(request.page_token.as_deref())?;
+        let snapshot = self.0.policies.snapshot();
+        let (names, next_page_token) = if request.dependencies.is_empty() {
+            self.known(&snapshot, after, size).await?
+        } else {
+            (asked(&request.dependencies)?, None)
+        };
+        let listed = request.dependencies.is_empty();
+        let mut dependencies = Vec::with_capacity(names.len());
+        let mut statuses =
+            stream::iter(names).map(|name| self.dependency(&snapshot, name, listed)).buffered(VIEWS_AT_ONCE);
+        while let Some(status) = statuses.next().await {
+            dependencies.extend(status?);
+        }
+        Ok(pb::GetStatusResponse {
+            version: Some(snapshot.version().into()),
+            store: self.0.store_kind.name.to_owned(),
+            store_up: self.0.store_health.state().up,
+            dependencies,
+            next_page_token,
+        })
+    }
+
+    /// Names in a policy and names with state, in name order.
+    async fn known(
+        &self,
+        snapshot: &Snapshot,
+        after: Option<&str>,
+        size: usize,
+    ) -> Result<(Vec<DependencyId>, Option<String>), Status> {
+        let is_after = |name: &str| after.is_none_or(|after| name > after);
+        let configured = snapshot.set().rules().filter(|(name, _)| ***name != *DEFAULTS && is_after(name));
+        let configured = configured.filter_map(|(name, _)| DependencyId::new(name).ok()).take(size + 1);
+        let mut names: BTreeSet<DependencyId> = configured.collect();
+        match self.0.store.known(after, size + 1, Clock::instant() + self.0.call_timeout()).await {
+            Ok(known) => names.extend(known),
+            Err(error) if is_away(&error) => {}
+            Err(error) => return Err(Status::internal(error.to_string())),
+        }
+        let more = names.len() > size;
+        let names: Vec<_> = names.into_iter().take(size).collect();
+        let token = names.last().filter(|_| more).map(ToString::to_string);
+        Ok((names, token))
+    }
+
+    /// None: a listed name that the policies refuse by now.
+    async fn dependency(
+        &self,
+        snapshot: &Snapshot,
+        name: DependencyId,
+        listed: bool,
+    ) -> Result<Option<pb::DependencyStatus>, Status> {
+        let resolved = match snapshot.resolve(&name) {
+            Ok(resolved) => resolved,
+            Err(_) if listed => return Ok(None),
+            Err(rule) => return Err(Status::not_found(rule)),
+        };
+        let (view, away) = match self.0.store.view(&name, Clock::instant() + self.0.call_timeout()).await {
+            Ok(view) => (view, false),
+            Err(error) if is_away(&error) => (None, true),
+            Err(error) if listed => {
+                tracing::warn!(dependency = %name, %error, "no status");
+                (None, false)
+            }
+            Err(error) => return Err(of_store(&error, &name)),
+        };
+        Ok(Some(self.row(&name, &resolved, view, away)))
+    }
+
+    fn row(&self, name: &DependencyId, resolved: &Resolved, view: Option<View>, away: bool) -> pb::DependencyStatus {
+        let ledger_version = view.as_ref().map(|view| view.version.into());
+        let numbers = &resolved.numbers;
+        // Without state it is as it would begin.
+        let view = view.unwrap_or_else(|| {
+            let now_ms = self.0.clock.now_ms();
+            Ledger::new(resolved.version, Arc::clone(numbers), self.0.store_kind.start, now_ms).view(now_ms)
+        });
+        let mode = match (away, view.shadow) {
+            (true, _) => Mode::Degraded,
+            (false, true) => Mode::Shadow,
+            (false, false) => Mode::Exact,
+        };
+        let spec = resolved.policy.spec();
+        pb::DependencyStatus {
+            name: name.to_string(),
+            rule: resolved.rule.to_string(),
+            retries_off: resolved.retries_off,
+            mode: mode.wire(),
+            admission_balance_micros: view.admission_balance_micros,
+            admission_burst_micros: numbers.admission.map(|bucket| unsigned(bucket.burst)),
+            retry_balance_micros: view.retry_balance_micros,
+            retry_burst_micros: unsigned(numbers.retry.burst),
+            units: (view.units.iter())
+                .filter_map(|(id, balance_micros)| {
+                    let unit = spec.units.iter().find(|unit| UnitId::of(&unit.name).ok() == Some(*id))?;
+                    let burst_micros = unit_burst(numbers, *id);
+                    Some(pb::UnitStatus { unit: unit.name.clone(), balance_micros: *balance_micros, burst_micros })
+                })
+                .collect(),
+            in_flight: unsigned(view.in_flight),
+            max_in_flight: spec.max_in_flight.map(u64::from),
+            counters: Some(pb::Counters {
+                originals_admitted: unsigned(view.counters.originals_admitted),
+                retries_admitted: unsigned(view.counters.retries_admitted),
+                originals_denied: unsigned(view.counters.originals_denied),
+                retries_denied: unsigned(view.counters.retries_denied),
+                not_sent: unsigned(view.counters.not_sent),
+                permits_expired: unsigned(view.counters.permits_expired),
+                deposited_micros: unsigned(view.counters.deposited_micros),
+                overuse_micros: unsigned(view.counters.overuse_micros),
+                account_signals: unsigned(view.counters.account_signals),
+                would_be_denied: unsigned(view.counters.would_be_denied),
+            }),
+            ledger_version,
+        }
+    }
+}
+
+fn asked(names: &[String]) -> Result<Vec<DependencyId>, InvalidMessage> {
+    if names.len() > usize::try_from(PAGE_SIZE_MAX).unwrap_or(0) {
+        let rule = format!("must be at most {PAGE_SIZE_MAX} names");
+        return Err(InvalidMessage::number("dependencies", names.len(), rule));
+    }
+    names.iter().map(|name| convert::dependency("dependencies", name)).collect()
+}
+
+fn unit_burst(numbers: &Numbers, id: UnitId) -> u64 {
+    numbers.unit(id).map_or(0, |bucket| unsigned(bucket.burst))
+}
+
+const fn is_away(error: &StoreError) -> bool {
+    match error {
+        StoreError::Away(_) | StoreError::Lost(_) | StoreError::NeverReached(_) | StoreError::DeadlinePassed => true,
+        StoreError::Overloaded | StoreError::Corrupt(_) | StoreError::UnknownDependency(_) => false,
+    }
+}
+
+/// Counters and sizes of ours are never negative.
+fn unsigned(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or(0)
+}

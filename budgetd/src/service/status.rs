@@ -1,0 +1,35 @@
+//! Failures as gRPC statuses. A refusal is none.
+
+use budget::ids::DependencyId;
+use tonic::Status;
+
+use crate::{policies::PoliciesError, store::StoreError};
+
+pub(super) fn of_store(error: &StoreError, dependency: &DependencyId) -> Status {
+    match error {
+        StoreError::UnknownDependency(rule) => Status::not_found(rule),
+        StoreError::Away(_) | StoreError::Lost(_) | StoreError::NeverReached(_) => {
+            Status::unavailable(error.to_string())
+        }
+        StoreError::Overloaded => Status::resource_exhausted(format!("budgetd is overloaded: {error}")),
+        StoreError::DeadlinePassed => Status::deadline_exceeded(error.to_string()),
+        StoreError::Corrupt(why) => Status::internal(format!("state of dependency {:?} is corrupt: {why}", dependency.as_str())),
+    }
+}
+
+pub(super) fn of_policies(error: &PoliciesError) -> Status {
+    let text = error.to_string();
+    match error {
+        PoliciesError::Invalid(_) | PoliciesError::Target { .. } => Status::invalid_argument(text),
+        PoliciesError::NoSuchRule(_) => Status::not_found(text),
+        PoliciesError::Conflict { .. } | PoliciesError::Contended => Status::aborted(text),
+        PoliciesError::File(_) | PoliciesError::Document { .. } => Status::failed_precondition(text),
+        PoliciesError::Random(_) => Status::internal(text),
+        PoliciesError::Store(error) => match error {
+            StoreError::Overloaded => Status::resource_exhausted(text),
+            StoreError::DeadlinePassed => Status::deadline_exceeded(text),
+            StoreError::Corrupt(_) | StoreError::UnknownDependency(_) => Status::internal(text),
+            StoreError::Away(_) | StoreError::Lost(_) | StoreError::NeverReached(_) => Status::unavailable(text),
+        },
+    }
+}

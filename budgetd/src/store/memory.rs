@@ -1,0 +1,304 @@
+//! Ledgers in this process: for a single node, and for tests.
+//!
+//! Ledgers are spread over shards, each behind a lock that is held for one step: no call waits for more than that, so
+//! the store answers at once and never suspends. Names come from callers, so those that no policy names are bounded, and
+//! go when they have been idle for long enough that nothing is given away by forgetting them.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BinaryHeap, HashMap, hash_map::RandomState},
+    fmt,
+    hash::BuildHasher,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+    time::Instant,
+};
+
+use budget::{
+    decision::{Answer, ExtendResult, ReleaseResult, Step},
+    ids::DependencyId,
+    ledger::{Ledger, Start, View},
+};
+
+use super::{Answered, Store, StoreError};
+use crate::{
+    clock::Clock,
+    policies::{Policies, Resolved, Snapshot},
+};
+
+/// Dependencies that no policy names.
+pub const UNNAMED_MAX: usize = 10_000;
+/// A power of two. A sweep holds the lock of one shard for as long as it looks through it.
+const SHARDS: usize = 64;
+/// Every ledger is looked at about this often.
+const SWEEP_ALL_EVERY: Duration = Duration::from_secs(60);
+/// A shard is not swept again sooner, however often it is asked for.
+const SWEEP_AGAIN_MS: i64 = 1_000;
+/// A ledger idle for so long is brought to the present, so that it lets go of what has ended.
+const TIDY_AFTER_MS: i64 = 60_000;
+
+/// Keeps ledgers in memory. They are gone when the process ends.
+pub struct MemoryStore {
+    policies: Arc<Policies>,
+    clock: Clock,
+    start: Start,
+    unnamed_max: usize,
+    unnamed: AtomicUsize,
+    hasher: RandomState,
+    shards: Box<[Mutex<Shard>]>,
+    next_sweep: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Shard {
+    entries: HashMap<DependencyId, Box<Entry>>,
+    swept_ms: i64,
+}
+
+/// One dependency. Its size is bounded by a test.
+struct Entry {
+    resolved: Arc<Resolved>,
+    /// The clock's reading at the last call.
+    used_ms: i64,
+    ledger: Ledger,
+}
+
+// === impl MemoryStore ===
+
+impl MemoryStore {
+    /// No ledgers yet; each begins full, unless its policy permits leases.
+    #[must_use]
+    pub fn new(policies: Arc<Policies>, clock: Clock) -> Self {
+        Self::starting(policies, clock, Start::Full)
+    }
+
+    /// As [`Self::new`], with another beginning of ledgers; for comparing stores.
+    #[must_use]
+    pub fn starting(policies: Arc<Policies>, clock: Clock, start: Start) -> Self {
+        Self {
+            policies,
+            clock,
+            start,
+            unnamed_max: UNNAMED_MAX,
+            unnamed: AtomicUsize::new(0),
+            hasher: RandomState::new(),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            next_sweep: AtomicUsize::new(0),
+        }
+    }
+
+    fn shard(&self, dependency: &DependencyId) -> MutexGuard<'_, Shard> {
+        // The hash's upper bits: the maps use hashes of their own.
+        let at = usize::try_from(self.hasher.hash_one(dependency.as_str()) >> 58).unwrap_or(0);
+        self.locked(at)
+    }
+
+    fn locked(&self, at: usize) -> MutexGuard<'_, Shard> {
+        let shard = self.shards.get(at).or_else(|| self.shards.first()).expect("there are shards");
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Applies one step at once.
+    ///
+    /// # Errors
+    /// If the policies refuse the dependency.
+    pub fn apply(&self, dependency: &DependencyId, step: &Step) -> Result<Answered, StoreError> {
+        let snapshot = self.policies.snapshot();
+        let mut shard = self.shard(dependency);
+        // Read under the lock, so that time does not step back from one call of a ledger to the next.
+        let now_ms = self.clock.now_ms();
+        if let Some(entry) = shard.entries.get_mut(dependency) {
+            if entry.resolved.version < snapshot.version() {
+                let resolved = snapshot.resolve(dependency).map_err(StoreError::UnknownDependency)?;
+                self.renamed(entry.resolved.named, resolved.named);
+                entry.resolved = resolved;
+            }
+            return Ok(entry.apply(step, now_ms));
+        }
+        let resolved = snapshot.resolve(dependency).map_err(StoreError::UnknownDependency)?;
+        if let Some(answer) = without_state(step) {
+            let shadow = resolved.numbers.shadow;
+            return Ok(Answered { answer, version: resolved.version, shadow, degraded: false });
+        }
+        let mut shard = self.admit(shard, dependency, resolved.named)?;
+        let entry = shard.entries.entry(dependency.clone()).or_insert_with(|| {
+            let ledger = Ledger::new(resolved.version, Arc::clone(&resolved.numbers), self.start, now_ms);
+            Box::new(Entry { resolved, used_ms: now_ms, ledger })
+        });
+        Ok(entry.apply(step, now_ms))
+    }
+
+    /// Makes room for one more name, or refuses it.
+    fn admit<'a>(
+        &'a self,
+        mut shard: MutexGuard<'a, Shard>,
+        dependency: &DependencyId,
+        named: bool,
+    ) -> Result<MutexGuard<'a, Shard>, StoreError> {
+        if named || self.count_unnamed() {
+            return Ok(shard);
+        }
+        // Another shard is swept than the one held: no two locks at a time.
+        drop(shard);
+        self.sweep_next();
+        shard = self.shard(dependency);
+        if shard.entries.contains_key(dependency) || self.count_unnamed() {
+            return Ok(shard);
+        }
+        Err(StoreError::UnknownDependency(format!(
+            "dependency {:?}: no policy names it, and {} such dependencies are in use, which is the most",
+            dependency.as_str(),
+            self.unnamed_max
+        )))
+    }
+
+    fn count_unnamed(&self) -> bool {
+        let more = |unnamed| (unnamed < self.unnamed_max).then_some(unnamed + 1);
+        self.unnamed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// A policy change may name a dependency, or no longer name it. The latter may exceed the bound, by as many names as
+    /// a policy has at most.
+    fn renamed(&self, was_named: bool, is_named: bool) {
+        match (was_named, is_named) {
+            (false, true) => drop(self.unnamed.fetch_sub(1, Ordering::Relaxed)),
+            (true, false) => drop(self.unnamed.fetch_add(1, Ordering::Relaxed)),
+            (true, true) | (false, false) => {}
+        }
+    }
+
+    /// Sweeps the shard whose turn it is; returns how many ledgers went.
+    pub fn sweep_next(&self) -> usize {
+        let at = self.next_sweep.fetch_add(1, Ordering::Relaxed) % SHARDS;
+        let mut shard = self.locked(at);
+        let now_ms = self.clock.now_ms();
+        // A clock that was set back makes the sweep wait no longer.
+        if (0..SWEEP_AGAIN_MS).contains(&now_ms.saturating_sub(shard.swept_ms)) {
+            return 0;
+        }
+        shard.swept_ms = now_ms;
+        let snapshot = self.policies.snapshot();
+        let before = shard.entries.len();
+        shard.entries.retain(|dependency, entry| self.keeps(&snapshot, dependency, entry, now_ms));
+        let gone = before - shard.entries.len();
+        if shard.entries.capacity() > 4 * shard.entries.len().max(16) {
+            shard.entries.shrink_to_fit();
+        }
+        gone
+    }
+
+    fn keeps(&self, snapshot: &Snapshot, dependency: &DependencyId, entry: &mut Entry, now_ms: i64) -> bool {
+        if entry.resolved.version < snapshot.version()
+            && let Ok(resolved) = snapshot.resolve(dependency)
+        {
+            // So that old policies go, and a removed rule lets its ledger go.
+            self.renamed(entry.resolved.named, resolved.named);
+            entry.resolved = resolved;
+        }
+        let idle_ms = now_ms.saturating_sub(entry.used_ms);
+        if idle_ms >= TIDY_AFTER_MS {
+            entry.begin(now_ms);
+        }
+        let idle_ttl_ms = entry.ledger.idle_ttl_ms();
+        let keeps = idle_ttl_ms == 0 || idle_ms < idle_ttl_ms;
+        if !keeps && !entry.resolved.named {
+            self.unnamed.fetch_sub(1, Ordering::Relaxed);
+        }
+        keeps
+    }
+
+    /// Sweeps one shard after the other, for ever.
+    pub async fn sweep(&self) {
+        let mut turns = tokio::time::interval(SWEEP_ALL_EVERY / u32::try_from(SHARDS).unwrap_or(1));
+        turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            turns.tick().await;
+            let gone = self.sweep_next();
+            if gone > 0 {
+                tracing::debug!(gone, "idle dependencies forgotten");
+            }
+        }
+    }
+
+    /// Dependencies with state, and how many of them no policy names.
+    #[must_use]
+    pub fn len(&self) -> (usize, usize) {
+        let all = (0..SHARDS).map(|at| self.locked(at).entries.len()).sum();
+        (all, self.unnamed.load(Ordering::Relaxed))
+    }
+
+    /// The complete state of one ledger as text; for comparing stores.
+    #[must_use]
+    pub fn dump(&self, dependency: &DependencyId) -> Option<Vec<String>> {
+        self.shard(dependency).entries.get(dependency).map(|entry| entry.ledger.dump())
+    }
+}
+
+/// What a ledger without state answers, where that leaves none.
+fn without_state(step: &Step) -> Option<Answer> {
+    match step {
+        Step::Reserve(_) => None,
+        Step::Release(_) => Some(Answer::Released(ReleaseResult::Unknown)),
+        Step::Extend(_) => Some(Answer::Extended(ExtendResult::Unknown)),
+    }
+}
+
+impl Store for MemoryStore {
+    async fn step(&self, dependency: &DependencyId, step: Step, _: Instant) -> Result<Answered, StoreError> {
+        self.apply(dependency, &step)
+    }
+
+    async fn view(&self, dependency: &DependencyId, _: Instant) -> Result<Option<View>, StoreError> {
+        let shard = self.shard(dependency);
+        Ok(shard.entries.get(dependency).map(|entry| entry.ledger.view(self.clock.now_ms())))
+    }
+
+    async fn known(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+        _: Instant,
+    ) -> Result<Vec<DependencyId>, StoreError> {
+        // The smallest `limit` names: the heap's top is the one to drop.
+        let mut page = BinaryHeap::with_capacity(limit.saturating_add(1).min(self.unnamed_max));
+        for at in 0..SHARDS {
+            for name in self.locked(at).entries.keys().filter(|name| after.is_none_or(|after| name.as_str() > after)) {
+                if page.len() < limit {
+                    page.push(name.clone());
+                } else if page.peek().is_some_and(|last| name < last) {
+                    page.pop();
+                    page.push(name.clone());
+                }
+            }
+        }
+        Ok(page.into_sorted_vec())
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+// === impl Entry ===
+
+impl Entry {
+    fn apply(&mut self, step: &Step, now_ms: i64) -> Answered {
+        self.used_ms = now_ms;
+        self.begin(now_ms);
+        let answer = self.ledger.step(step);
+        Answered { answer, version: self.ledger.version(), shadow: self.ledger.shadow(), degraded: false }
+    }
+
+    fn begin(&mut self, now_ms: i64) {
+        // The snapshot is the newest there is in this process, so there is nothing to re-read.
+        let begun = self.ledger.begin(self.resolved.version, &self.resolved.numbers, true, now_ms);
+        debug_assert!(begun.is_ok(), "a forced call is never stale");
+    }
+}

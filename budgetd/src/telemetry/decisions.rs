@@ -1,0 +1,394 @@
+//! What callers asked and how they were answered.
+//!
+//! Every label has a block of counters at a fixed position, so a call adds to an array. Which labels there are is fixed
+//! by the policies: the table of blocks is made anew when these change, and takes the blocks of labels that stay along.
+
+use std::sync::{
+    Arc, OnceLock, PoisonError, RwLock,
+    atomic::{AtomicI64, AtomicU64, Ordering},
+};
+
+use budget::{
+    decision::{Answer, DenyReason, ExtendResult, Outcome, Priority, ReleaseResult, Step, Use},
+    ids::PolicyVersion,
+};
+use budget_proto::convert::Mode;
+use opentelemetry::{KeyValue, StringValue, metrics::Meter};
+use tonic::Code;
+
+use super::SERIES_MAX;
+use crate::policies::Snapshot;
+
+pub(super) const DECISIONS: &str = "budgetd_decisions";
+pub(super) const MODES: &str = "budgetd_answers";
+pub(super) const RELEASES: &str = "budgetd_releases";
+pub(super) const EXTENDS: &str = "budgetd_extends";
+
+/// Labels with a block of their own; those of later rules fold into `other`.
+const LABELS_MAX: usize = 1_000;
+const OTHER: &str = "other";
+
+const REASONS: usize = DenyReason::ALL.len();
+/// Admitted, replayed, then refusals by reason, then would-be refusals by reason.
+const VERDICTS: usize = 2 + 2 * REASONS;
+const KINDS: [&str; 2] = ["original", "retry"];
+const DECISION_CELLS: usize = KINDS.len() * Priority::ALL.len() * VERDICTS;
+/// Not sent, then outcomes.
+const USES: usize = 1 + Outcome::ALL.len();
+const RELEASE_CELLS: usize = USES * ReleaseResult::ALL.len();
+const EXTEND_RESULTS: [&str; 4] = ["extended", "already_released", "expired", "unknown"];
+/// gRPC status codes.
+const CODES: usize = 17;
+
+/// Which call of the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Reserve.
+    Reserve,
+    /// Release.
+    Release,
+    /// Extend.
+    Extend,
+    /// Any call of an operator.
+    Admin,
+}
+
+const CALLS: [(Call, &str); 4] =
+    [(Call::Reserve, "reserve"), (Call::Release, "release"), (Call::Extend, "extend"), (Call::Admin, "admin")];
+
+/// All counters of calls.
+#[derive(Debug, Default)]
+pub struct Decisions {
+    table: RwLock<Table>,
+    failures: [[AtomicU64; CODES]; CALLS.len()],
+    in_progress: AtomicI64,
+    sessions: AtomicI64,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    version: Option<PolicyVersion>,
+    /// By the snapshot's label index.
+    labels: Vec<Label>,
+}
+
+#[derive(Clone, Debug)]
+struct Label {
+    name: Arc<str>,
+    block: Arc<OnceLock<Box<Block>>>,
+}
+
+#[derive(Debug)]
+struct Block {
+    decisions: [AtomicU64; DECISION_CELLS],
+    modes: [AtomicU64; Mode::ALL.len()],
+    releases: [AtomicU64; RELEASE_CELLS],
+    extends: [AtomicU64; EXTEND_RESULTS.len()],
+}
+
+/// Where an answer is counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cell {
+    Decision(usize),
+    Release(usize),
+    Extend(usize),
+    /// The caller's mistake; counted as a failure.
+    None,
+}
+
+/// What has to be remembered of a step to count its answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked(usize);
+
+/// Counts something as going on until it is dropped.
+#[derive(Debug)]
+pub struct Gauge<'a>(&'a AtomicI64);
+
+// === impl Asked ===
+
+impl Asked {
+    pub(crate) fn of(step: &Step) -> Self {
+        match step {
+            Step::Reserve(ask) => {
+                let kind = usize::from(ask.attempt.is_retry());
+                Self((kind * Priority::ALL.len() + ask.priority.index()) * VERDICTS)
+            }
+            Step::Release(release) => {
+                let used = match &release.used {
+                    Use::NotSent => 0,
+                    Use::Sent(sent) => 1 + sent.outcome.index(),
+                };
+                Self(used * ReleaseResult::ALL.len())
+            }
+            Step::Extend(_) => Self(0),
+        }
+    }
+
+    pub(crate) fn answered(self, answer: &Answer) -> Cell {
+        match answer {
+            Answer::Admitted(admitted) => Cell::Decision(
+                self.0
+                    + match admitted.would_be_denied {
+                        _ if admitted.replayed => 1,
+                        None => 0,
+                        Some(reason) => 2 + REASONS + reason.index(),
+                    },
+            ),
+            Answer::Denied(denied) => Cell::Decision(self.0 + 2 + denied.reason.index()),
+            Answer::Released(result) => Cell::Release(self.0 + result.index()),
+            Answer::Extended(result) => Cell::Extend(match result {
+                ExtendResult::Extended(_) => 0,
+                ExtendResult::AlreadyReleased => 1,
+                ExtendResult::Expired => 2,
+                ExtendResult::Unknown => 3,
+            }),
+            Answer::Invalid(_) => Cell::None,
+        }
+    }
+}
+
+/// What the cells of a verdict are called: decision and reason.
+fn verdict(index: usize) -> (&'static str, &'static str) {
+    match index {
+        0 => ("admitted", "none"),
+        1 => ("replayed", "none"),
+        _ => {
+            let decision = if index < 2 + REASONS { "denied" } else { "would_be_denied" };
+            (decision, DenyReason::ALL.get((index - 2) % REASONS).map_or("none", |reason| reason.name()))
+        }
+    }
+}
+
+// === impl Block ===
+
+impl Block {
+    fn new() -> Box<Self> {
+        let zero = |_| AtomicU64::new(0);
+        Box::new(Self {
+            decisions: std::array::from_fn(zero),
+            modes: std::array::from_fn(zero),
+            releases: std::array::from_fn(zero),
+            extends: std::array::from_fn(zero),
+        })
+    }
+
+    fn count(&self, cell: Cell, mode: Mode) {
+        let counter = match cell {
+            Cell::Decision(at) => {
+                bump(self.modes.get(mode as usize - 1));
+                self.decisions.get(at)
+            }
+            Cell::Release(at) => self.releases.get(at),
+            Cell::Extend(at) => self.extends.get(at),
+            Cell::None => None,
+        };
+        bump(counter);
+    }
+}
+
+fn bump(counter: Option<&AtomicU64>) {
+    if let Some(counter) = counter {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// === impl Table ===
+
+impl Table {
+    fn block(&self, index: usize) -> Option<&Block> {
+        let index = if index < LABELS_MAX { index } else { 0 };
+        self.labels.get(index).map(|label| &**label.block.get_or_init(Block::new))
+    }
+
+    /// Labels that are no longer in any policy go, and their series with them.
+    fn adopt(&mut self, snapshot: &Snapshot) {
+        let old: std::collections::HashMap<_, _> =
+            self.labels.drain(..).map(|label| (label.name, label.block)).collect();
+        self.labels = (snapshot.labels().iter().take(LABELS_MAX))
+            .map(|name| Label { name: Arc::clone(name), block: old.get(name).cloned().unwrap_or_default() })
+            .collect();
+        self.version = Some(snapshot.version());
+    }
+}
+
+// === impl Decisions ===
+
+impl Decisions {
+    /// Counts an answer under the label at `label_index` of `snapshot`.
+    pub(crate) fn count(&self, snapshot: &Snapshot, label_index: usize, cell: Cell, mode: Mode) {
+        {
+            let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+            if table.version == Some(snapshot.version()) {
+                if let Some(block) = table.block(label_index) {
+                    block.count(cell, mode);
+                }
+                return;
+            }
+        }
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        if table.version < Some(snapshot.version()) {
+            table.adopt(snapshot);
+        }
+        // A straggler of an older version: its label may have moved, or gone.
+        let name = snapshot.labels().get(label_index);
+        let index = table.labels.iter().position(|label| Some(&label.name) == name).unwrap_or(0);
+        if let Some(block) = table.block(index) {
+            block.count(cell, mode);
+        }
+    }
+
+    /// Counts a call that failed: neither an admission nor a refusal.
+    pub fn failed(&self, call: Call, code: Code) {
+        let row = CALLS.iter().position(|(known, _)| *known == call);
+        let code = usize::try_from(i32::from(code)).unwrap_or(CODES);
+        bump(row.and_then(|row| self.failures.get(row)).and_then(|codes| codes.get(code)));
+    }
+
+    /// A call waits for the store until the result is dropped. The number includes it.
+    pub fn enter(&self) -> (i64, Gauge<'_>) {
+        let before = self.in_progress.fetch_add(1, Ordering::Relaxed);
+        (before.saturating_add(1), Gauge(&self.in_progress))
+    }
+
+    /// A session is open until [`Self::session_closed`].
+    pub fn session_opened(&self) {
+        self.sessions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The end of [`Self::session_opened`].
+    pub fn session_closed(&self) {
+        self.sessions.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The cells of every label that are not zero. Labels beyond the bound of series are added to `other`, which comes
+    /// last.
+    fn each<const CELLS: usize>(
+        &self,
+        cells: fn(&Block) -> &[AtomicU64; CELLS],
+        mut observe: impl FnMut(u64, &StringValue, usize),
+    ) {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let mut room = SERIES_MAX.saturating_sub(CELLS);
+        let mut other = [0_u64; CELLS];
+        for (index, label) in table.labels.iter().enumerate() {
+            let Some(block) = label.block.get() else { continue };
+            let counts = cells(block).iter().map(|cell| cell.load(Ordering::Relaxed));
+            let counts: Vec<_> = counts.enumerate().filter(|(_, count)| *count > 0).collect();
+            if index == 0 || counts.len() > room {
+                for (at, count) in counts {
+                    if let Some(sum) = other.get_mut(at) {
+                        *sum = sum.saturating_add(count);
+                    }
+                }
+                continue;
+            }
+            room = room.saturating_sub(counts.len());
+            let name = StringValue::from(Arc::clone(&label.name));
+            counts.into_iter().for_each(|(at, count)| observe(count, &name, at));
+        }
+        let name = StringValue::from(OTHER);
+        other.into_iter().enumerate().filter(|(_, sum)| *sum > 0).for_each(|(at, sum)| observe(sum, &name, at));
+    }
+}
+
+impl Drop for Gauge<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+pub(super) fn register(decisions: &Arc<Decisions>, meter: &Meter) {
+    let all = Arc::clone(decisions);
+    meter
+        .u64_observable_counter(DECISIONS)
+        .with_description("Answers to Reserve, by dependency as configured, kind of attempt, priority, decision, reason.")
+        .with_callback(move |observer| {
+            all.each(|block| &block.decisions, |count, dependency, at| {
+                let (decision, reason) = verdict(at % VERDICTS);
+                let priority = Priority::ALL.get(at / VERDICTS % Priority::ALL.len()).map_or("", |p| p.name());
+                let kind = KINDS.get(at / VERDICTS / Priority::ALL.len()).copied().unwrap_or("");
+                observer.observe(count, &[
+                    KeyValue::new("decision", decision),
+                    KeyValue::new("dependency", dependency.clone()),
+                    KeyValue::new("kind", kind),
+                    KeyValue::new("priority", priority),
+                    KeyValue::new("reason", reason),
+                ]);
+            });
+        })
+        .build();
+    let all = Arc::clone(decisions);
+    meter
+        .u64_observable_counter(MODES)
+        .with_description("Answers to Reserve, by dependency as configured and by how they were come by.")
+        .with_callback(move |observer| {
+            all.each(|block| &block.modes, |count, dependency, at| {
+                let mode = Mode::ALL.get(at).map_or("", |mode| mode.name());
+                let dependency = KeyValue::new("dependency", dependency.clone());
+                observer.observe(count, &[dependency, KeyValue::new("mode", mode)]);
+            });
+        })
+        .build();
+    let all = Arc::clone(decisions);
+    meter
+        .u64_observable_counter(RELEASES)
+        .with_description("Answers to Release, by dependency as configured, outcome reported, and result.")
+        .with_callback(move |observer| {
+            all.each(|block| &block.releases, |count, dependency, at| {
+                let used = at / ReleaseResult::ALL.len();
+                let sent = used.checked_sub(1).and_then(|outcome| Outcome::ALL.get(outcome));
+                let result = ReleaseResult::ALL.get(at % ReleaseResult::ALL.len()).map_or("", |result| result.name());
+                observer.observe(count, &[
+                    KeyValue::new("dependency", dependency.clone()),
+                    KeyValue::new("outcome", sent.map_or("not_sent", |outcome| outcome.name())),
+                    KeyValue::new("result", result),
+                ]);
+            });
+        })
+        .build();
+    let all = Arc::clone(decisions);
+    meter
+        .u64_observable_counter(EXTENDS)
+        .with_description("Answers to Extend, by dependency as configured and result.")
+        .with_callback(move |observer| {
+            all.each(|block| &block.extends, |count, dependency, at| {
+                let result = EXTEND_RESULTS.get(at).copied().unwrap_or("");
+                let dependency = KeyValue::new("dependency", dependency.clone());
+                observer.observe(count, &[dependency, KeyValue::new("result", result)]);
+            });
+        })
+        .build();
+    register_failures(decisions, meter);
+    let gauges: [(&str, &str, fn(&Decisions) -> &AtomicI64); 2] = [
+        ("budgetd_calls_in_progress", "Calls that wait for the store.", |all| &all.in_progress),
+        ("budgetd_sessions", "Open Session streams.", |all| &all.sessions),
+    ];
+    for (name, description, gauge) in gauges {
+        let all = Arc::clone(decisions);
+        meter
+            .i64_observable_gauge(name)
+            .with_description(description)
+            .with_callback(move |observer| observer.observe(gauge(&all).load(Ordering::Relaxed), &[]))
+            .build();
+    }
+}
+
+fn register_failures(decisions: &Arc<Decisions>, meter: &Meter) {
+    let all = Arc::clone(decisions);
+    meter
+        .u64_observable_counter("budgetd_failures")
+        .with_description("Calls that failed, by call and gRPC status code.")
+        .with_callback(move |observer| {
+            for ((_, call), codes) in CALLS.iter().zip(&all.failures) {
+                for (code, count) in codes.iter().enumerate() {
+                    let count = count.load(Ordering::Relaxed);
+                    if count > 0 {
+                        let code = i32::try_from(code).map_or(Code::Unknown, Code::from_i32);
+                        observer
+                            .observe(count, &[KeyValue::new("call", *call), KeyValue::new("code", format!("{code:?}"))]);
+                    }
+                }
+            }
+        })
+        .build();
+}

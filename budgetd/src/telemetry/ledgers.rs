@@ -1,0 +1,112 @@
+//! How the ledgers of dependencies that a policy names stand, as seen by a periodic look.
+//!
+//! Looking costs a round trip per ledger where the store is elsewhere, so it happens beside the calls, for a bounded
+//! number of names, and what is shown may be some seconds old.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use budget::{ids::DependencyId, ledger::View};
+use opentelemetry::{KeyValue, metrics::Meter};
+
+/// Names that are looked at.
+pub const WATCHED_MAX: usize = 500;
+
+/// The latest look.
+#[derive(Debug, Default)]
+pub struct Ledgers(Mutex<Vec<(DependencyId, View)>>);
+
+/// What is shown of a ledger, and whether it only ever rises.
+type Shown = (&'static str, &'static str, bool, fn(&View) -> Option<i64>);
+
+const SHOWN: [Shown; 8] = [
+    ("budgetd_in_flight", "Permits taken, fleet-wide.", false, |view| Some(view.in_flight)),
+    (
+        "budgetd_admission_balance_tokens",
+        "Admission tokens left, fleet-wide, rounded down; absent where admission is unlimited.",
+        false,
+        |view| view.admission_balance_micros.map(whole_tokens),
+    ),
+    (
+        "budgetd_retry_balance_tokens",
+        "Retry tokens left, fleet-wide, rounded down.",
+        false,
+        |view| Some(whole_tokens(view.retry_balance_micros)),
+    ),
+    (
+        "budgetd_permits_expired",
+        "Permits that ended by time, fleet-wide: every replica shows the same number.",
+        true,
+        |view| Some(view.counters.permits_expired),
+    ),
+    (
+        "budgetd_account_signals",
+        "Outcomes of class account (401, 402, quota used up), fleet-wide.",
+        true,
+        |view| Some(view.counters.account_signals),
+    ),
+    (
+        "budgetd_deposited_tokens",
+        "Retry tokens earned by traffic, fleet-wide, rounded down.",
+        true,
+        |view| Some(whole_tokens(view.counters.deposited_micros)),
+    ),
+    (
+        "budgetd_overuse_tokens",
+        "Costs settled beyond a unit's debt limit, fleet-wide, rounded down.",
+        true,
+        |view| Some(whole_tokens(view.counters.overuse_micros)),
+    ),
+    (
+        "budgetd_handed_back",
+        "Reservations handed back unsent, fleet-wide.",
+        true,
+        |view| Some(view.counters.not_sent),
+    ),
+];
+
+const fn whole_tokens(micros: i64) -> i64 {
+    micros.div_euclid(budget::units::MICROS_PER_TOKEN)
+}
+
+// === impl Ledgers ===
+
+impl Ledgers {
+    /// Replaces the latest look.
+    pub fn show(&self, mut views: Vec<(DependencyId, View)>) {
+        views.truncate(WATCHED_MAX);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = views;
+    }
+
+    fn each(&self, value: fn(&View) -> Option<i64>, mut observe: impl FnMut(i64, &[KeyValue])) {
+        for (name, view) in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            if let Some(value) = value(view) {
+                observe(value, &[KeyValue::new("dependency", name.as_str().to_owned())]);
+            }
+        }
+    }
+}
+
+pub(super) fn register(ledgers: &Arc<Ledgers>, meter: &Meter) {
+    for (name, description, rises, value) in SHOWN {
+        let ledgers = Arc::clone(ledgers);
+        if rises {
+            meter
+                .u64_observable_counter(name)
+                .with_description(description)
+                .with_callback(move |observer| {
+                    ledgers.each(value, |value, labels| {
+                        observer.observe(u64::try_from(value).unwrap_or(0), labels);
+                    });
+                })
+                .build();
+        } else {
+            meter
+                .i64_observable_gauge(name)
+                .with_description(description)
+                .with_callback(move |observer| {
+                    ledgers.each(value, |value, labels| observer.observe(value, labels));
+                })
+                .build();
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! All I/O of the client, and the only file of it that knows the generated types.
+
+use std::{future::Future, time::Duration};
+
+use budget::{
+    decision::{Extend, ExtendResult, Release, Reserve},
+    ids::{DependencyId, PolicyVersion},
+    ledger::Counters,
+};
+use budget_proto::{
+    InvalidMessage,
+    convert::{
+        Mode, Released, Reply, Reserved, exact, extend_request, policy_version, release_request, reserve_request,
+        session_reply,
+    },
+    pb::{self, budget_admin_client::BudgetAdminClient, retry_budget_client::RetryBudgetClient},
+};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout_at},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{
+    Request, Response, Status, Streaming,
+    transport::{Channel, Endpoint, Uri},
+};
+
+use crate::{
+    Balance, Dependency, DependencyStatus, Error, Options, PolicyPage, PolicyRule, PolicyView, StatusPage, UnitStatus,
+};
+
+/// A call of a session, encoded; its correlation id is set when it is queued.
+pub(crate) type SessionCall = pb::SessionRequest;
+
+/// A call of a session before its deadline is known.
+#[derive(Debug)]
+pub(crate) enum Call<'a> {
+    Reserve(&'a Reserve),
+    Release(&'a Release),
+    Extend(Extend),
+}
+
+/// The answers of a session.
+#[derive(Debug)]
+pub(crate) struct SessionAnswers(Streaming<pb::SessionResponse>);
+
+/// A lazily connected channel; cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Transport {
+    budget: RetryBudgetClient<Channel>,
+    admin: BudgetAdminClient<Channel>,
+}
+
+// === impl Transport ===
+
+impl Transport {
+    pub(crate) fn new(endpoint: &str, options: &Options) -> Result<Self, Error> {
+        let endpoint = judged(endpoint)?
+            .connect_timeout(options.connect_timeout)
+            .http2_keep_alive_interval(options.keep_alive_interval)
+            .keep_alive_timeout(options.keep_alive_timeout)
+            .keep_alive_while_idle(true);
+        // The channel starts a task.
+        tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
+        let channel = endpoint.connect_lazy();
+        Ok(Self { budget: RetryBudgetClient::new(channel.clone()), admin: BudgetAdminClient::new(channel) })
+    }
+
+    pub(crate) async fn reserve(
+        &self,
+        dependency: &Dependency,
+        reserve: &Reserve,
+        deadline: Instant,
+    ) -> Result<Reserved, Error> {
+        let message = timed_reserve(dependency, reserve, deadline)?;
+        let mut client = self.budget.clone();
+        let response = call(message, deadline, |request| async move { client.reserve(request).await }).await?;
+        response.try_into().map_err(Error::UnexpectedAnswer)
+    }
+
+    pub(crate) async fn release(
+        &self,
+        dependency: &Dependency,
+        release: &Release,
+        deadline: Instant,
+    ) -> Result<Released, Error> {
+        let message = release_request(dependency.id(), release, dependency.units())?;
+        let mut client = self.budget.clone();
+        let response = call(message, deadline, |request| async move { client.release(request).await }).await?;
+        response.try_into().map_err(Error::UnexpectedAnswer)
+    }
+
+    pub(crate) async fn extend(
+        &self,
+        dependency: &Dependency,
+        extend: Extend,
+        deadline: Instant,
+    ) -> Result<ExtendResult, Error> {
+        let message = extend_request(dependency.id(), extend)?;
+        let mut client = self.budget.clone();
+        let response = call(message, deadline, |request| async move { client.extend(request).await }).await?;
+        response.try_into().map_err(Error::UnexpectedAnswer)
+    }
+
+    /// Opens a stream fed by `calls`. The deadline is that of opening; the stream itself has none.
+    pub(crate) async fn session(
+        &self,
+        calls: mpsc::Receiver<SessionCall>,
+        deadline: Instant,
+    ) -> Result<SessionAnswers, Error> {
+        let mut client = self.budget.clone();
+        match timeout_at(deadline, client.session(ReceiverStream::new(calls))).await {
+            Err(_) => Err(Error::DeadlineExceeded),
+            Ok(Err(status)) => Err(Error::from_status(status)),
+            Ok(Ok(response)) => Ok(SessionAnswers(response.into_inner())),
+        }
+    }
+
+    pub(crate) async fn get_policy(&self, dependency: &DependencyId, deadline: Instant) -> Result<PolicyView, Error> {
+        let message = pb::GetPolicyRequest { dependency: dependency.as_str().to_owned() };
+        let mut client = self.admin.clone();
+        let response = call(message, deadline, |request| async move { client.get_policy(request).await }).await?;
+        Ok(PolicyView {
+            version: received_version(response.version)?,
+            rule: response.rule,
+            source_toml: response.source_toml,
+            effective_toml: response.effective_toml,
+            retries_off: response.retries_off,
+        })
+    }
+
+    pub(crate) async fn list_policies(&self, page: Option<String>, deadline: Instant) -> Result<PolicyPage, Error> {
+        let message = pb::ListPoliciesRequest { page_size: None, page_token: page };
+        let mut client = self.admin.clone();
+        let response = call(message, deadline, |request| async move { client.list_policies(request).await }).await?;
+        let rule = |pb::PolicyRule { name, source_toml }| PolicyRule { name, source_toml };
+        Ok(PolicyPage {
+            version: received_version(response.version)?,
+            rules: response.rules.into_iter().map(rule).collect(),
+            retries_off: response.retries_off,
+            next: response.next_page_token,
+        })
+    }
+
+    pub(crate) async fn put_policy(
+        &self,
+        PolicyRule { name, source_toml }: PolicyRule,
+        expected: PolicyVersion,
+        deadline: Instant,
+    ) -> Result<PolicyVersion, Error> {
+        let message = pb::PutPolicyRequest { name, source_toml, expected_version: Some(expected.into()) };
+        let mut client = self.admin.clone();
+        let response = call(message, deadline, |request| async move { client.put_policy(request).await }).await?;
+        received_version(response.version)
+    }
+
+    pub(crate) async fn set_retries(
+        &self,
+        target: &str,
+        enabled: bool,
+        why: &str,
+        deadline: Instant,
+    ) -> Result<PolicyVersion, Error> {
+        let message = pb::SetRetriesRequest { target: target.to_owned(), enabled, why: why.to_owned() };
+        let mut client = self.admin.clone();
+        let response = call(message, deadline, |request| async move { client.set_retries(request).await }).await?;
+        received_version(response.version)
+    }
+
+    pub(crate) async fn get_status(
+        &self,
+        dependencies: &[DependencyId],
+        page: Option<String>,
+        deadline: Instant,
+    ) -> Result<StatusPage, Error> {
+        let message = pb::GetStatusRequest {
+            dependencies: dependencies.iter().map(ToString::to_string).collect(),
+            page_size: None,
+            page_token: page,
+        };
+        let mut client = self.admin.clone();
+        let response = call(message, deadline, |request| async move { client.get_status(request).await }).await?;
+        let judge = |status| dependency_status(status).map_err(Error::UnexpectedAnswer);
+        Ok(StatusPage {
+            version: received_version(response.version)?,
+            store: response.store,
+            store_up: response.store_up,
+            dependencies: response.dependencies.into_iter().map(judge).collect::<Result<_, _>>()?,
+            next: response.next_page_token,
+        })
+    }
+}
+
+/// Accepts `http://host:port` and `unix:PATH`; anything more, such as credentials in a URL, is refused.
+fn judged(endpoint: &str) -> Result<Endpoint, InvalidMessage> {
+    // What stands before an '@' may be a password.
+    let shown = endpoint.rsplit_once('@').map_or(endpoint, |(_, host)| host);
+    let invalid = || InvalidMessage::text("endpoint", shown, "must look like http://host:port or unix:PATH");
+    if let Some(path) = endpoint.strip_prefix("unix:") {
+        if path.trim_start_matches('/').is_empty() || path.contains('\0') {
+            return Err(invalid());
+        }
+        return Endpoint::from_shared(endpoint.to_owned()).map_err(|_| invalid());
+    }
+    let uri: Uri = endpoint.parse().map_err(|_| invalid())?;
+    let plain = uri.scheme_str() == Some("http")
+        && uri.port_u16().is_some()
+        && uri.host().is_some_and(|host| !host.is_empty())
+        && !endpoint.contains('@')
+        && uri.path_and_query().is_none_or(|path| path == "/");
+    if plain { Ok(uri.into()) } else { Err(invalid()) }
+}
+
+/// One call: the deadline goes along as grpc-timeout, and ends the wait on this side whatever budgetd does.
+async fn call<M, R, F>(message: M, deadline: Instant, send: impl FnOnce(Request<M>) -> F) -> Result<R, Error>
+where
+    F: Future<Output = Result<Response<R>, Status>>,
+{
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(Error::DeadlinePassed);
+    }
+    let mut request = Request::new(message);
+    request.set_timeout(left);
+    match timeout_at(deadline, send(request)).await {
+        Err(_) => Err(Error::DeadlineExceeded),
+        Ok(Err(status)) => Err(Error::from_status(status)),
+        Ok(Ok(response)) => Ok(response.into_inner()),
+    }
+}
+
+/// The deadline of the call bounds the time the caller says is left.
+fn timed_reserve(dependency: &Dependency, reserve: &Reserve, deadline: Instant) -> Result<pb::ReserveRequest, Error> {
+    let left_ms = whole_ms(deadline.saturating_duration_since(Instant::now()));
+    let mut message = reserve_request(dependency.id(), reserve, dependency.units())?;
+    message.time_left_ms = Some(message.time_left_ms.map_or(left_ms, |ms| ms.min(left_ms)));
+    Ok(message)
+}
+
+/// Rounded up: with less than a millisecond left there is still time left.
+fn whole_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
+}
+
+fn received_version(version: Option<pb::PolicyVersion>) -> Result<PolicyVersion, Error> {
+    policy_version("version", version).map_err(Error::UnexpectedAnswer)
+}
+
+fn dependency_status(status: pb::DependencyStatus) -> Result<DependencyStatus, InvalidMessage> {
+    let burst = |field, burst_micros| exact(field, burst_micros);
+    let admission = match (status.admission_balance_micros, status.admission_burst_micros) {
+        (Some(balance_micros), Some(micros)) => {
+            Some(Balance { balance_micros, burst_micros: burst("admission_burst_micros", micros)? })
+        }
+        (None, _) | (_, None) => None,
+    };
+    let unit = |pb::UnitStatus { unit, balance_micros, burst_micros }| {
+        Ok(UnitStatus {
+            unit,
+            bucket: Balance { balance_micros, burst_micros: burst("units.burst_micros", burst_micros)? },
+        })
+    };
+    Ok(DependencyStatus {
+        name: status.name,
+        rule: status.rule,
+        retries_off: status.retries_off,
+        mode: Mode::received("mode", status.mode)?,
+        admission,
+        retry: Balance {
+            balance_micros: status.retry_balance_micros,
+            burst_micros: burst("retry_burst_micros", status.retry_burst_micros)?,
+        },
+        units: status.units.into_iter().map(unit).collect::<Result<_, _>>()?,
+        in_flight: exact("in_flight", status.in_flight)?,
+        max_in_flight: status.max_in_flight.map(|max| exact("max_in_flight", max)).transpose()?,
+        counters: counters(status.counters.ok_or_else(|| InvalidMessage::absent("counters", "is required"))?)?,
+        ledger_version: match status.ledger_version {
+            None => None,
+            version => Some(policy_version("ledger_version", version)?),
+        },
+    })
+}
+
+fn counters(counters: pb::Counters) -> Result<Counters, InvalidMessage> {
+    Ok(Counters {
+        originals_admitted: exact("counters.originals_admitted", counters.originals_admitted)?,
+        retries_admitted: exact("counters.retries_admitted", counters.retries_admitted)?,
+        originals_denied: exact("counters.originals_denied", counters.originals_denied)?,
+        retries_denied: exact("counters.retries_denied", counters.retries_denied)?,
+        not_sent: exact("counters.not_sent", counters.not_sent)?,
+        permits_expired: exact("counters.permits_expired", counters.permits_expired)?,
+        deposited_micros: exact("counters.deposited_micros", counters.deposited_micros)?,
+        overuse_micros: exact("counters.overuse_micros", counters.overuse_micros)?,
+        account_signals: exact("counters.account_signals", counters.account_signals)?,
+        would_be_denied: exact("counters.would_be_denied", counters.would_be_denied)?,
+    })
+}
+
+// === impl Call ===
+
+impl Call<'_> {
+    pub(crate) fn request(&self, dependency: &Dependency, deadline: Instant) -> Result<SessionCall, Error> {
+        use pb::session_request::Call as Carried;
+        let call = match self {
+            Self::Reserve(reserve) => Carried::Reserve(timed_reserve(dependency, reserve, deadline)?),
+            Self::Release(release) => Carried::Release(release_request(dependency.id(), release, dependency.units())?),
+            Self::Extend(extend) => Carried::Extend(extend_request(dependency.id(), *extend)?),
+        };
+        Ok(SessionCall { correlation_id: 0, call: Some(call) })
+    }
+}
+
+// === impl SessionAnswers ===
+
+impl SessionAnswers {
+    /// The next answer and whose it is; none at the end of the stream.
+    pub(crate) async fn next(&mut self) -> Result<Option<(u64, Result<Reply, Error>)>, Error> {
+        let Some(response) = self.0.message().await.map_err(Error::from_status)? else { return Ok(None) };
+        let (id, reply) = session_reply(response);
+        let reply = match reply {
+            Ok(reply) => reply.map_err(Error::from_status),
+            Err(invalid) => Err(Error::UnexpectedAnswer(invalid)),
+        };
+        Ok(Some((id, reply)))
+    }
+}

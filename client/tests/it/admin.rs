@@ -1,0 +1,46 @@
+//! What operators ask.
+
+use budget::ids::{DependencyId, PolicyVersion};
+use budget_client::{Balance, Client, Error, PolicyRule};
+
+use crate::{LONG, fake::Fake};
+
+const VERSION: PolicyVersion = PolicyVersion { number: 7, id: 8 };
+
+#[tokio::test]
+async fn policies_are_read_by_page_and_written_by_version() {
+    let fake = Fake::new();
+    let client = Client::new(&fake.serve().await).unwrap();
+    let policy = client.get_policy(&DependencyId::new("payments").unwrap(), LONG).await.unwrap();
+    assert_eq!((policy.rule.as_str(), policy.version, policy.retries_off), ("payments", VERSION, true));
+    let first = client.list_policies(None, LONG).await.unwrap();
+    assert_eq!((first.rules[0].name.as_str(), first.retries_off), ("first", vec!["*".to_owned()]));
+    let second = client.list_policies(first.next, LONG).await.unwrap();
+    assert_eq!((second.rules[0].name.as_str(), second.next), ("second", None));
+
+    let rule = || PolicyRule { name: "payments".to_owned(), source_toml: "mode = \"shadow\"".to_owned() };
+    assert_eq!(client.put_policy(rule(), VERSION, LONG).await.unwrap(), PolicyVersion { number: 8, id: 9 });
+    assert_eq!(fake.0.put.lock().unwrap().as_ref().unwrap().source_toml, "mode = \"shadow\"");
+    let error = client.put_policy(rule(), PolicyVersion::default(), LONG).await.unwrap_err();
+    assert!(matches!(error, Error::Conflict(_)), "{error}");
+}
+
+#[tokio::test]
+async fn the_kill_switch_and_status_are_carried() {
+    let fake = Fake::new();
+    let client = Client::new(&fake.serve().await).unwrap();
+    assert_eq!(client.set_retries("fam/*", false, "incident 7", LONG).await.unwrap(), VERSION);
+    let error = client.set_retries("other", true, "", LONG).await.unwrap_err();
+    assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
+
+    let names = |names: &[&str]| names.iter().map(|name| DependencyId::new(name).unwrap()).collect::<Vec<_>>();
+    let status = client.get_status(&names(&["a", "b"]), None, LONG).await.unwrap();
+    assert_eq!((status.store.as_str(), status.store_up, status.version), ("memory", true, VERSION));
+    let [a, b] = &status.dependencies[..] else { panic!("{status:?}") };
+    assert_eq!((a.name.as_str(), b.name.as_str()), ("a", "b"));
+    assert_eq!(a.admission, Some(Balance { balance_micros: -5, burst_micros: 10 }));
+    assert_eq!(a.units[0].bucket, Balance { balance_micros: -1, burst_micros: 2 });
+    assert_eq!((a.in_flight, a.max_in_flight, a.ledger_version), (3, None, None));
+    let error = client.get_status(&names(&["nonsense"]), None, LONG).await.unwrap_err();
+    assert_eq!(error.to_string(), "unexpected answer: counters is absent: is required");
+}

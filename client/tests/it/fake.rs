@@ -1,0 +1,370 @@
+//! A server that answers as it is told, and remembers what it was asked. Also a proxy that cuts connections.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use budget_proto::pb::{
+    self, budget_admin_server::BudgetAdminServer, retry_budget_server::RetryBudgetServer, session_request::Call,
+    session_response::Answer,
+};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream, UnixListener},
+    sync::{Notify, mpsc},
+};
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
+use tonic::{Code, Request, Response, Status, Streaming, transport::Server};
+
+/// What the next unary call gets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Next {
+    Answer,
+    Fail(Code),
+    /// No answer, ever.
+    Hang,
+    /// An answer that breaks the protocol.
+    Nonsense,
+}
+
+/// What a session does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Manner {
+    Answer,
+    /// Gathers so many calls, answers them in reverse order. The rest is never answered.
+    Reverse(usize),
+    /// Takes so many calls, then fails the stream without having answered.
+    BreakAfter(usize),
+    /// Takes so many calls, then ends the stream properly without having answered.
+    EndAfter(usize),
+    /// Answers a Reserve as if it were a Release.
+    Mismatch,
+}
+
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) reservation_id: Vec<u8>,
+    pub(crate) reserve: Option<pb::ReserveRequest>,
+    pub(crate) grpc_timeout: String,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) next: Mutex<VecDeque<Next>>,
+    pub(crate) manner: Mutex<Manner>,
+    pub(crate) seen: Mutex<Vec<Seen>>,
+    /// Calls of the session in the order they came.
+    pub(crate) session_calls: Mutex<Vec<pb::SessionRequest>>,
+    /// A call arrived.
+    pub(crate) arrived: Notify,
+    /// The client ended its side of a session.
+    pub(crate) session_ended: Notify,
+    pub(crate) put: Mutex<Option<pb::PutPolicyRequest>>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Fake(pub(crate) Arc<Shared>);
+
+// === impl Fake ===
+
+impl Fake {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Shared {
+            next: Mutex::default(),
+            manner: Mutex::new(Manner::Answer),
+            seen: Mutex::default(),
+            session_calls: Mutex::default(),
+            arrived: Notify::new(),
+            session_ended: Notify::new(),
+            put: Mutex::default(),
+        }))
+    }
+
+    /// Serves on a free port and gives its endpoint.
+    pub(crate) async fn serve(&self) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        self.serve_on(listener);
+        endpoint
+    }
+
+    pub(crate) fn serve_on(&self, listener: TcpListener) {
+        let server = self.server();
+        tokio::spawn(server.serve_with_incoming(TcpListenerStream::new(listener)));
+    }
+
+    pub(crate) fn serve_unix(&self, path: &std::path::Path) {
+        let listener = UnixListener::bind(path).unwrap();
+        let server = self.server();
+        tokio::spawn(server.serve_with_incoming(UnixListenerStream::new(listener)));
+    }
+
+    fn server(&self) -> tonic::transport::server::Router {
+        Server::builder()
+            .add_service(RetryBudgetServer::new(self.clone()))
+            .add_service(BudgetAdminServer::new(self.clone()))
+    }
+
+    pub(crate) fn will(&self, next: impl IntoIterator<Item = Next>) {
+        self.0.next.lock().unwrap().extend(next);
+    }
+
+    pub(crate) fn session_will(&self, manner: Manner) {
+        *self.0.manner.lock().unwrap() = manner;
+    }
+
+    /// What was asked since the last time.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        std::mem::take(&mut self.0.seen.lock().unwrap())
+    }
+
+    async fn answer<R>(&self, seen: Seen, answer: R, nonsense: R) -> Result<Response<R>, Status> {
+        self.0.seen.lock().unwrap().push(seen);
+        let next = self.0.next.lock().unwrap().pop_front().unwrap_or(Next::Answer);
+        self.0.arrived.notify_one();
+        match next {
+            Next::Answer => Ok(Response::new(answer)),
+            Next::Nonsense => Ok(Response::new(nonsense)),
+            Next::Fail(code) => Err(Status::new(code, "as told")),
+            Next::Hang => std::future::pending().await,
+        }
+    }
+}
+
+fn grpc_timeout<M>(request: &Request<M>) -> String {
+    request.metadata().get("grpc-timeout").map_or(String::new(), |value| value.to_str().unwrap().to_owned())
+}
+
+/// The permit time tells the answers apart: it repeats the last byte of the reservation id.
+fn admitted(reservation_id: &[u8]) -> pb::ReserveResponse {
+    let admitted = pb::Admitted {
+        permit_ttl_ms: u64::from(*reservation_id.last().unwrap()),
+        attempts_left: Some(2),
+        ..pb::Admitted::default()
+    };
+    pb::ReserveResponse {
+        decision: Some(pb::reserve_response::Decision::Admitted(admitted)),
+        mode: pb::Mode::Exact.into(),
+        policy_version: Some(pb::PolicyVersion { number: 3, id: 4 }),
+    }
+}
+
+fn released() -> pb::ReleaseResponse {
+    pb::ReleaseResponse { result: pb::ReleaseResult::Applied.into(), mode: pb::Mode::Exact.into() }
+}
+
+#[tonic::async_trait]
+impl pb::retry_budget_server::RetryBudget for Fake {
+    type SessionStream = ReceiverStream<Result<pb::SessionResponse, Status>>;
+
+    async fn reserve(&self, request: Request<pb::ReserveRequest>) -> Result<Response<pb::ReserveResponse>, Status> {
+        let grpc_timeout = grpc_timeout(&request);
+        let reserve = request.into_inner();
+        let reservation_id = reserve.reservation_id.clone();
+        let answer = admitted(&reservation_id);
+        let seen = Seen { reservation_id, reserve: Some(reserve), grpc_timeout };
+        self.answer(seen, answer, pb::ReserveResponse::default()).await
+    }
+
+    async fn release(&self, request: Request<pb::ReleaseRequest>) -> Result<Response<pb::ReleaseResponse>, Status> {
+        let grpc_timeout = grpc_timeout(&request);
+        let reservation_id = request.into_inner().reservation_id;
+        let seen = Seen { reservation_id, reserve: None, grpc_timeout };
+        self.answer(seen, released(), pb::ReleaseResponse::default()).await
+    }
+
+    async fn extend(&self, request: Request<pb::ExtendRequest>) -> Result<Response<pb::ExtendResponse>, Status> {
+        let grpc_timeout = grpc_timeout(&request);
+        let pb::ExtendRequest { reservation_id, permit_ttl_ms, .. } = request.into_inner();
+        let answer = pb::ExtendResponse { result: 1, permit_ttl_ms: Some(permit_ttl_ms) };
+        let seen = Seen { reservation_id, reserve: None, grpc_timeout };
+        self.answer(seen, answer, pb::ExtendResponse::default()).await
+    }
+
+    async fn session(
+        &self,
+        request: Request<Streaming<pb::SessionRequest>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let (answers, stream) = mpsc::channel(1024);
+        let manner = *self.0.manner.lock().unwrap();
+        tokio::spawn(run_session(Arc::clone(&self.0), manner, request.into_inner(), answers));
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+async fn run_session(
+    shared: Arc<Shared>,
+    manner: Manner,
+    mut calls: Streaming<pb::SessionRequest>,
+    answers: mpsc::Sender<Result<pb::SessionResponse, Status>>,
+) {
+    let mut gathered = Vec::new();
+    while let Ok(Some(call)) = calls.message().await {
+        shared.session_calls.lock().unwrap().push(call.clone());
+        shared.arrived.notify_one();
+        let answer = session_answer(&call, manner);
+        match manner {
+            Manner::Answer | Manner::Mismatch => answers.send(Ok(answer)).await.unwrap(),
+            Manner::Reverse(count) => {
+                gathered.push(answer);
+                if gathered.len() == count {
+                    for answer in gathered.drain(..).rev() {
+                        answers.send(Ok(answer)).await.unwrap();
+                    }
+                }
+            }
+            Manner::BreakAfter(count) => {
+                gathered.push(answer);
+                if gathered.len() == count {
+                    answers.send(Err(Status::internal("as told"))).await.unwrap();
+                    return;
+                }
+            }
+            Manner::EndAfter(count) => {
+                gathered.push(answer);
+                if gathered.len() == count {
+                    return;
+                }
+            }
+        }
+    }
+    shared.session_ended.notify_one();
+}
+
+/// Dependency `fails` gets a failure, `nonsense` an answer that breaks the protocol.
+fn session_answer(request: &pb::SessionRequest, manner: Manner) -> pb::SessionResponse {
+    let answer = match request.call.as_ref().unwrap() {
+        Call::Reserve(_) if manner == Manner::Mismatch => Answer::Release(released()),
+        Call::Reserve(reserve) if reserve.dependency == "fails" => {
+            Answer::Failure(pb::Failure { code: Code::NotFound.into(), message: "as told".to_owned() })
+        }
+        Call::Reserve(reserve) if reserve.dependency == "nonsense" => Answer::Reserve(pb::ReserveResponse::default()),
+        Call::Reserve(reserve) => Answer::Reserve(admitted(&reserve.reservation_id)),
+        Call::Release(_) => Answer::Release(released()),
+        Call::Extend(extend) => {
+            Answer::Extend(pb::ExtendResponse { result: 1, permit_ttl_ms: Some(extend.permit_ttl_ms) })
+        }
+    };
+    pb::SessionResponse { correlation_id: request.correlation_id, answer: Some(answer) }
+}
+
+const VERSION: Option<pb::PolicyVersion> = Some(pb::PolicyVersion { number: 7, id: 8 });
+
+#[tonic::async_trait]
+impl pb::budget_admin_server::BudgetAdmin for Fake {
+    async fn get_policy(
+        &self,
+        request: Request<pb::GetPolicyRequest>,
+    ) -> Result<Response<pb::GetPolicyResponse>, Status> {
+        Ok(Response::new(pb::GetPolicyResponse {
+            version: VERSION,
+            rule: request.into_inner().dependency,
+            source_toml: "source".to_owned(),
+            effective_toml: "effective".to_owned(),
+            retries_off: true,
+        }))
+    }
+
+    async fn list_policies(
+        &self,
+        request: Request<pb::ListPoliciesRequest>,
+    ) -> Result<Response<pb::ListPoliciesResponse>, Status> {
+        let page = request.into_inner().page_token;
+        let name = page.clone().unwrap_or_else(|| "first".to_owned());
+        Ok(Response::new(pb::ListPoliciesResponse {
+            version: VERSION,
+            rules: vec![pb::PolicyRule { name, source_toml: "source".to_owned() }],
+            retries_off: vec!["*".to_owned()],
+            next_page_token: if page.is_none() { Some("second".to_owned()) } else { None },
+        }))
+    }
+
+    async fn put_policy(
+        &self,
+        request: Request<pb::PutPolicyRequest>,
+    ) -> Result<Response<pb::PutPolicyResponse>, Status> {
+        let put = request.into_inner();
+        if put.expected_version != VERSION {
+            return Err(Status::aborted("policies have version 7, not the expected one"));
+        }
+        *self.0.put.lock().unwrap() = Some(put);
+        Ok(Response::new(pb::PutPolicyResponse { version: Some(pb::PolicyVersion { number: 8, id: 9 }) }))
+    }
+
+    async fn get_status(
+        &self,
+        request: Request<pb::GetStatusRequest>,
+    ) -> Result<Response<pb::GetStatusResponse>, Status> {
+        let status = |name: String| pb::DependencyStatus {
+            rule: "defaults".to_owned(),
+            mode: pb::Mode::Exact.into(),
+            admission_balance_micros: Some(-5),
+            admission_burst_micros: Some(10),
+            retry_balance_micros: 1,
+            retry_burst_micros: 2,
+            units: vec![pb::UnitStatus { unit: "usd".to_owned(), balance_micros: -1, burst_micros: 2 }],
+            in_flight: 3,
+            counters: if name == "nonsense" { None } else { Some(pb::Counters::default()) },
+            name,
+            ..pb::DependencyStatus::default()
+        };
+        Ok(Response::new(pb::GetStatusResponse {
+            version: VERSION,
+            store: "memory".to_owned(),
+            store_up: true,
+            dependencies: request.into_inner().dependencies.into_iter().map(status).collect(),
+            next_page_token: None,
+        }))
+    }
+
+    async fn set_retries(
+        &self,
+        request: Request<pb::SetRetriesRequest>,
+    ) -> Result<Response<pb::SetRetriesResponse>, Status> {
+        let pb::SetRetriesRequest { target, enabled, why } = request.into_inner();
+        if (target.as_str(), enabled, why.as_str()) != ("fam/*", false, "incident 7") {
+            return Err(Status::invalid_argument("target is something else: must be fam/*"));
+        }
+        Ok(Response::new(pb::SetRetriesResponse { version: VERSION }))
+    }
+}
+
+/// A proxy that cuts each of its first `cuts` connections when a call has arrived behind it: the server has applied
+/// the call, and its answer is lost.
+pub(crate) async fn cutting_proxy(fake: &Fake, cuts: usize) -> String {
+    let behind = fake.serve().await;
+    let behind = behind.strip_prefix("http://").unwrap().to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let shared = Arc::clone(&fake.0);
+    tokio::spawn(async move {
+        for connection in 0.. {
+            let (mut near, _) = listener.accept().await.unwrap();
+            let mut far = TcpStream::connect(&behind).await.unwrap();
+            let shared = Arc::clone(&shared);
+            tokio::spawn(async move {
+                if connection < cuts {
+                    tokio::select! {
+                        _ = copy_bidirectional(&mut near, &mut far) => {}
+                        () = shared.arrived.notified() => {}
+                    }
+                } else {
+                    drop(copy_bidirectional(&mut near, &mut far).await);
+                }
+            });
+        }
+    });
+    endpoint
+}
+
+/// Waits until the session has taken `count` calls; a test that waits in vain fails.
+pub(crate) async fn session_calls(fake: &Fake, count: usize) {
+    let reached = async {
+        while fake.0.session_calls.lock().unwrap().len() < count {
+            fake.0.arrived.notified().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), reached).await.unwrap();
+}
