@@ -26,8 +26,9 @@ use crate::{
     server_process::ServerProcess,
 };
 
-/// The name under which `--only` knows the measurement of memory.
-const BYTES: &str = "bytes";
+/// The names under which `--only` knows the measurements of memory per item.
+const BYTES_REDIS: &str = "bytes_redis";
+const BYTES_MEMORY: &str = "bytes_memory";
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -49,7 +50,7 @@ pub(crate) struct Options {
     /// Length of the warm-up of every loop.
     #[arg(long, value_name = "SECONDS", default_value = "1.0", value_parser = parse_seconds)]
     warm_up_seconds: Duration,
-    /// Run only these, separated by commas; `bytes` is the memory per item.
+    /// Run only these, separated by commas; `bytes_redis` and `bytes_memory` weigh what the stores keep.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_name)]
     only: Vec<String>,
     /// redis-server or valkey-server to start.
@@ -116,9 +117,14 @@ async fn run(options: &Options) -> Result<ExitCode, Error> {
         report.rows = compare(options, &wanted, &mut servers).await?;
         servers.end().await?;
     }
-    if options.wants(BYTES) {
-        progress("memory per item");
-        report.bytes = bytes_per_item::measure(&options.redis_server, &policy_file, scratch.path()).await?;
+    if options.wants(BYTES_REDIS) {
+        progress("memory per item on Redis");
+        let program = &options.redis_server;
+        bytes_per_item::measure_redis(&mut report.bytes, program, &policy_file, scratch.path()).await?;
+    }
+    if options.wants(BYTES_MEMORY) {
+        progress("memory per item on the memory store");
+        bytes_per_item::measure_memory(&mut report.bytes, &policy_file, scratch.path()).await?;
     }
 
     print!("{report}");
@@ -185,7 +191,7 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 
 fn parse_name(text: &str) -> Result<String, String> {
     let mut names: Vec<&str> = COMPARISONS.iter().map(|comparison| comparison.name).collect();
-    names.push(BYTES);
+    names.extend([BYTES_REDIS, BYTES_MEMORY]);
     if names.contains(&text) { Ok(text.to_owned()) } else { Err(format!("must be one of {}", names.join(", "))) }
 }
 
@@ -298,7 +304,7 @@ mod tests {
     #[test]
     fn only_takes_known_names() {
         assert_eq!(parse_name("redis_1000"), Ok("redis_1000".to_owned()));
-        assert_eq!(parse_name("bytes"), Ok("bytes".to_owned()));
+        assert_eq!(parse_name("bytes_redis"), Ok("bytes_redis".to_owned()));
         assert!(parse_name("redis_2000").is_err_and(|text| text.contains("redis_1000")));
     }
 }

@@ -55,17 +55,8 @@ pub(crate) struct Bytes {
     memory_idle_dependency_with_3_units: Option<f64>,
 }
 
-/// Measures everything.
-pub(crate) async fn measure(redis_program: &Path, policy_file: &Path, scratch: &Path) -> Result<Bytes, Error> {
-    let mut bytes = Bytes::default();
-    measure_redis(&mut bytes, redis_program, policy_file, scratch).await?;
-    bytes.memory_idle_dependency = measure_memory("memory-plain", UNNAMED, Kind::Plain, policy_file, scratch).await?;
-    bytes.memory_idle_dependency_with_3_units =
-        measure_memory("memory-units", IDLE_WITH_UNITS, Kind::WithCosts(&UNITS), policy_file, scratch).await?;
-    Ok(bytes)
-}
-
-async fn measure_redis(
+/// Weighs what Redis keeps.
+pub(crate) async fn measure_redis(
     bytes: &mut Bytes,
     redis_program: &Path,
     policy_file: &Path,
@@ -118,7 +109,16 @@ async fn fill_redis(bytes: &mut Bytes, redis: &mut RedisServer, address: &str) -
     Ok(())
 }
 
-async fn measure_memory(
+/// Weighs what the memory store keeps.
+pub(crate) async fn measure_memory(bytes: &mut Bytes, policy_file: &Path, scratch: &Path) -> Result<(), Error> {
+    let (server, kind) = ("memory-plain", Kind::Plain);
+    bytes.memory_idle_dependency = weigh_idle(server, UNNAMED, kind, policy_file, scratch).await?;
+    let (server, kind) = ("memory-units", Kind::WithCosts(&UNITS));
+    bytes.memory_idle_dependency_with_3_units = weigh_idle(server, IDLE_WITH_UNITS, kind, policy_file, scratch).await?;
+    Ok(())
+}
+
+async fn weigh_idle(
     server: &'static str,
     family: &str,
     kind: Kind,

@@ -76,3 +76,23 @@ operation = {{ max_attempts = 3, retention = "10m" }}
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use budgetd::policies::PolicySet;
+
+    use super::*;
+
+    #[test]
+    fn budgetd_takes_the_policies_and_all_loops_send_names_of_one_length() {
+        let set = PolicySet::parse("policies.toml", &toml()).expect("valid");
+        let families =
+            [ONE, ALL, ONE_RESERVE_ONLY, ALL_RESERVE_ONLY, IDLE_WITH_UNITS, OPEN, OPEN_WITH_UNITS, OPERATIONS];
+        for family in families {
+            assert_eq!(family.len(), ONE.len());
+        }
+        for family in &families[2..] {
+            assert!(set.rule(&format!("{family}*")).is_some(), "{family}");
+        }
+    }
+}
