@@ -23,7 +23,7 @@ use crate::{
     policies,
     redis_server::RedisServer,
     report::{Report, Row},
-    server_process::ServerProcess,
+    server_process::{ServerProcess, cpu_micros},
 };
 
 /// The names under which `--only` knows the measurements of memory per item.
@@ -80,6 +80,7 @@ struct Servers {
 pub(crate) struct Side {
     pub(crate) slice: Slice,
     pub(crate) server_cpu_micros: Option<u64>,
+    pub(crate) client_cpu_micros: Option<u64>,
     pub(crate) redis_cpu_micros: Option<u64>,
     pub(crate) script_calls: Option<u64>,
 }
@@ -252,12 +253,14 @@ impl Servers {
         let Running { process, driver } = running.as_mut().ok_or("a server is driven that was not started")?;
 
         let server_cpu_before = process.cpu_micros();
+        let client_cpu_before = cpu_micros(std::process::id());
         let redis_cpu_before = redis_server.as_deref().and_then(RedisServer::cpu_micros);
         let scripts_before = script_calls(redis_server.as_deref_mut()).await?;
         let slice = driver.slice(load.shape, dependencies, length).await.map_err(|error| process.blame(&error))?;
         Ok(Side {
             slice,
             server_cpu_micros: growth(server_cpu_before, process.cpu_micros()),
+            client_cpu_micros: growth(client_cpu_before, cpu_micros(std::process::id())),
             script_calls: growth(scripts_before, script_calls(redis_server.as_deref_mut()).await?),
             redis_cpu_micros: growth(redis_cpu_before, redis_server.as_deref().and_then(RedisServer::cpu_micros)),
         })

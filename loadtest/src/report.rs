@@ -47,6 +47,7 @@ pub(crate) struct Row {
     server_cpu_micros_per_call: Option<f64>,
     baseline_cpu_micros_per_call: Option<f64>,
     redis_cpu_micros_per_call: Option<f64>,
+    client_cpu_micros_per_call: Option<f64>,
     /// Of the side that admitted less.
     admitted_share: Option<f64>,
     released_share: Option<f64>,
@@ -141,6 +142,7 @@ impl Row {
             server_cpu_micros_per_call: per_call(subject(), |side| side.server_cpu_micros),
             baseline_cpu_micros_per_call: per_call(baseline(), |side| side.server_cpu_micros),
             redis_cpu_micros_per_call: per_call(subject(), |side| side.redis_cpu_micros),
+            client_cpu_micros_per_call: per_call(subject(), |side| side.client_cpu_micros),
             admitted_share: both(|slice| (slice.admitted, slice.asks)),
             released_share: both(|slice| (slice.released, slice.releases)),
             rounds: rounds.len(),
