@@ -1,46 +1,308 @@
 -- Applies a batch of steps to one ledger, in order, each all or nothing: the mirror of budget/src/ledger/*.rs.
 -- Decides in locals, writes at the end.
 --
--- KEYS[1] ledger hash     KEYS[2], KEYS[3] the two generations of reservations (hash: id -> record)
+-- KEYS[1] ledger     KEYS[2], KEYS[3] the two generations of reservations (hash: id -> record)
 -- KEYS[4] queued reservations (hash: id -> record)     KEYS[5] their queue (sorted set: id by due time)
 -- KEYS[6...] operations of the batch (strings)
 -- ARGV[1] now_ms, or "" for the server's time
 -- ARGV[2], ARGV[3] version number and id of the policies the numbers come from
 -- ARGV[4] 1: decide even if the ledger has a newer version, with the ledger's numbers
--- ARGV[5] the numbers, a packed list; ARGV[6] the steps, a packed list of lists:
---   {1, id, number, cause, time_left|-1, max_wait, permit_ttl|-1, priority, no_release, operation key|0, operation
---    hash|0, fingerprint, expires_in|-1, unit, amount, ...}
---   {2, id, operation key|0, operation hash|0, not_sent, outcome, terminal, has_ref, ref, unit, amount, ...}
---   {3, id, permit_ttl}
--- Returns {status, version number, version id, shadow, answers...}; status 1: stale, nothing done. Answers:
---   1, start_after, permit_ttl, attempts_left, replayed, would_be|0                       admitted
---   2, reason, unit|0, retry_after|-1, impossible, 0                                      denied
---   2, ..., 1, attempts used, last outcome|0, terminal|0, has_ref, ref                    denied, operation known
---   3, result        4, result, permit_ttl|-1        5, what, unit|0
+-- ARGV[5] the numbers, packed as NUMBERS_FORMAT     ARGV[6] the steps, packed one behind the other
+-- ARGV[7...] the reservation id of each step; no two are equal
+-- A step is a byte, 1 reserve, 2 release, 3 extend, and the values of its format; -1 stands for "not given" where 0 has a
+-- meaning; an operation is named by its index in KEYS.
+-- Returns {status, version number, version id, shadow, default permit_ttl, max_attempts, answers...}; status 1: stale,
+-- nothing done. Answers:
+--   0                                                      admitted: at once, default permit_ttl, nothing special
+--   1, start_after, permit_ttl, replayed, would_be|0       admitted
+--   2, reason, unit|0, retry_after|-1, impossible          denied
+--   3, reason, attempts used, last outcome|0, terminal|0, has_ref, ref    denied because of its operation
+--   11..14 result of a release     21, permit_ttl; 22..24  result of an extension
+--   31, unit unknown unit; 32 expires_in too long; 33 operation mismatch
 
-local RETRIES_OFF, NO_TIME_LEFT, ATTEMPT_LIMIT, RETRY_BUDGET, IN_FLIGHT, COST, ADMISSION = 1, 2, 3, 4, 5, 6, 7
-local ALREADY_RELEASED, IN_PROGRESS, COMPLETED, CONFLICT, OUTCOME_UNKNOWN, OUT_OF_ORDER = 8, 9, 10, 11, 12, 13
-local SUCCESS, ACCOUNT, ABANDONED = 1, 5, 7
-local TERMINAL_OUTCOME_UNKNOWN = 6
-local OPEN, CLOSED, EXPIRED = 0, 1, 2
-local QUEUE = 3
-local QUEUE_PER_CALL_MAX = 16
-local PEXPIRE_SLACK_MS = 60000
--- A record: state, expires, permit, admission, deposit, retry cost, earn, would_be, start, operation hash, number, then
--- unit and amount of each cost. What is not open keeps only state and permit.
-local R_STATE, R_EXPIRES, R_PERMIT, R_ADMISSION, R_DEPOSIT, R_RETRY_COST = 1, 2, 3, 4, 5, 6
-local R_EARN, R_WOULD_BE, R_START, R_OPERATION, R_NUMBER, R_COSTS = 7, 8, 9, 10, 11, 12
--- An operation: fingerprint, expires, keep until, used, open, open until, last outcome, terminal, earned, has ref, ref.
-local O_FINGERPRINT, O_EXPIRES, O_KEEP, O_USED, O_OPEN, O_OPEN_UNTIL = 1, 2, 3, 4, 5, 6
-local O_LAST, O_TERMINAL, O_EARNED, O_HAS_REF, O_REF = 7, 8, 9, 10, 11
+local RESERVE <const> = 1
+local RELEASE <const> = 2
+-- number, cause, time_left, max_wait, permit_ttl, priority, no_release, operation key, count of costs
+local RESERVE_FORMAT <const> = '>i4Bi7i7i7BBHB'
+-- operation hash, expires_in, fingerprint: where there is an operation
+local ASK_OPERATION_FORMAT <const> = '>i7i7Bc0'
+-- not_sent, outcome, terminal, operation key, count of costs
+local RELEASE_FORMAT <const> = '>BBBHB'
+-- operation hash, has_ref, ref: where there is an operation
+local RELEASE_OPERATION_FORMAT <const> = '>i7BBc0'
+local EXTEND_FORMAT <const> = '>i7'
+local COST_FORMAT <const> = '>i7i7'
+local COST_BYTES <const> = 14
+
+local RETRIES_OFF <const> = 1
+local NO_TIME_LEFT <const> = 2
+local ATTEMPT_LIMIT <const> = 3
+local RETRY_BUDGET <const> = 4
+local IN_FLIGHT <const> = 5
+local COST <const> = 6
+local ADMISSION <const> = 7
+local ALREADY_RELEASED <const> = 8
+local IN_PROGRESS <const> = 9
+local COMPLETED <const> = 10
+local CONFLICT <const> = 11
+local OUTCOME_UNKNOWN <const> = 12
+local OUT_OF_ORDER <const> = 13
+local SUCCESS <const> = 1
+local ACCOUNT <const> = 5
+local ABANDONED <const> = 7
+local TERMINAL_OUTCOME_UNKNOWN <const> = 6
+
+-- A record that is open: expires, permit, admission, deposit, retry cost, earn, would_be. Where one of these is set,
+-- also: start, operation hash, number, and then unit and amount of each cost. One that is not open is a single byte.
+local RECORD_FORMAT <const> = '>i7BBi4i4BB'
+local RECORD_BYTES <const> = 19
+local DETAIL_FORMAT <const> = '>i7i7i4'
+local DETAIL_AT <const> = 20
+local DETAIL_BYTES <const> = 37
+local CLOSED <const> = '1'
+local EXPIRED <const> = '2'
+local CLOSED_WITH_PERMIT <const> = '3'
+
+-- An operation: expires, keep until, used, open, open until, last outcome, terminal, earned, fingerprint, has ref, ref.
+local OPERATION_FORMAT <const> = '>i7i7i4i4i7BBBBc0BBc0'
+local O_EXPIRES <const> = 1
+local O_KEEP <const> = 2
+local O_USED <const> = 3
+local O_OPEN <const> = 4
+local O_OPEN_UNTIL <const> = 5
+local O_LAST <const> = 6
+local O_TERMINAL <const> = 7
+local O_EARNED <const> = 8
+local O_FINGERPRINT <const> = 9
+local O_HAS_REF <const> = 10
+local O_REF <const> = 11
+
 -- Positions in the counters.
-local ORIGINALS_ADMITTED, RETRIES_ADMITTED, ORIGINALS_DENIED, RETRIES_DENIED, NOT_SENT = 1, 2, 3, 4, 5
-local PERMITS_EXPIRED, DEPOSITED, OVERUSE, ACCOUNT_SIGNALS, WOULD_BE_DENIED = 6, 7, 8, 9, 10
+local ORIGINALS_ADMITTED <const> = 1
+local RETRIES_ADMITTED <const> = 2
+local ORIGINALS_DENIED <const> = 3
+local RETRIES_DENIED <const> = 4
+local NOT_SENT <const> = 5
+local PERMITS_EXPIRED <const> = 6
+local DEPOSITED <const> = 7
+local OVERUSE <const> = 8
+local ACCOUNT_SIGNALS <const> = 9
+local WOULD_BE_DENIED <const> = 10
 
-local call, pack = redis.call, cmsgpack.pack
+local QUEUE <const> = 3
+local QUEUE_PER_CALL_MAX <const> = 16
+local PEXPIRE_SLACK_MS <const> = 60000
+-- The compact encoding of a small hash is searched from end to end; a larger one leaves it by holding a long value.
+local COMPACT_MAX <const> = 48
+local LONG_VALUE_BYTES <const> = 65
+local SIZE_MAX <const> = 255
+
+-- The reason the operation refuses attempt number; nil if it does not.
+local function judge_operation(operation, fingerprint, number, now)
+  if not operation then
+    if number == 1 then
+      return nil
+    end
+    return OUT_OF_ORDER
+  end
+  if operation[O_FINGERPRINT] ~= fingerprint then
+    return CONFLICT
+  elseif operation[O_TERMINAL] == TERMINAL_OUTCOME_UNKNOWN then
+    return OUTCOME_UNKNOWN
+  elseif operation[O_TERMINAL] ~= 0 then
+    return COMPLETED
+  elseif now >= operation[O_EXPIRES] then
+    return OUT_OF_ORDER
+  elseif number == operation[O_USED] + 1 then
+    return nil
+  elseif number <= operation[O_USED] and operation[O_OPEN] > 0 and now < operation[O_OPEN_UNTIL] then
+    return IN_PROGRESS
+  end
+  return OUT_OF_ORDER
+end
+
+-- Unit and amount of each cost of a step, and the position behind them.
+local function read_costs(steps, p, count)
+  local costs = {}
+  for i = 1, 2 * count, 2 do
+    costs[i], costs[i + 1], p = struct.unpack(COST_FORMAT, steps, p)
+  end
+  return costs, p
+end
+
+-- The first unit that refuses, and what short() says of it; nil if none does.
+local function judge_costs(ledger, n, priority, costs)
+  for i = 1, #costs, 2 do
+    if costs[i + 1] > 0 then
+      local where = unit_at(n, costs[i])
+      local wait = short(ledger.units[(where - N_UNITS) / UNIT_NUMBERS + 1], n, where + 1, priority, costs[i + 1])
+      if wait then
+        return costs[i], wait
+      end
+    end
+  end
+  return nil
+end
+
+local function refund(ledger, n, unit, amount)
+  local where = unit_at(n, unit)
+  if where then
+    deposit(ledger.units[(where - N_UNITS) / UNIT_NUMBERS + 1], n, where + 1, amount)
+  end
+end
+
+local function bump(counters, i, amount)
+  local sum = counters[i] + amount
+  counters[i] = sum > EXACT_MAX and EXACT_MAX or sum
+end
+
+-- Charges actual costs against the estimates of a record.
+local function settle(ledger, n, record, costs)
+  for i = 1, #costs, 2 do
+    local more = costs[i + 1]
+    for from = DETAIL_BYTES + 1, #record, COST_BYTES do
+      local unit, estimate = struct.unpack(COST_FORMAT, record, from)
+      if unit == costs[i] then
+        more = more - estimate
+      end
+    end
+    local where = unit_at(n, costs[i])
+    if more < 0 then
+      refund(ledger, n, costs[i], -more)
+    elseif where then
+      local beyond = charge(ledger.units[(where - N_UNITS) / UNIT_NUMBERS + 1], n, where + 1, more)
+      bump(ledger.counters, OVERUSE, beyond)
+    end
+  end
+end
+
+-- Brings the ledger to newer numbers: clips, refills nothing.
+local function adopt_all(ledger, n)
+  if n[N_LIMITED] == 1 then
+    adopt(ledger.admission, n, N_ADMISSION)
+  else
+    ledger.admission = { 0, 0 }
+  end
+  adopt(ledger.retry, n, N_RETRY)
+  local units = {}
+  for i = N_UNITS, #n, UNIT_NUMBERS do
+    local bucket = { 0, 0 }
+    for j = 1, #ledger.units do
+      if ledger.units[j].id == n[i] then
+        bucket = ledger.units[j]
+      end
+    end
+    adopt(bucket, n, i + 1)
+    bucket.id = n[i]
+    units[#units + 1] = bucket
+  end
+  ledger.units = units
+end
+
+-- Enters a due time in the queue, or false for what leaves it.
+local function due(ledger, id, at)
+  ledger.dues[id] = at
+  ledger.has_dues = true
+  if at and at > ledger.queue_until then
+    ledger.queue_until = at
+  end
+end
+
+-- Works off the head of the queue. Returns the records that left it or changed, by id, or nil and an error.
+local function drop_overdue(ledger, now, ttl, list)
+  local heads = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', now, 'LIMIT', 0, QUEUE_PER_CALL_MAX)
+  local overdue, expired = {}, 0
+  if #heads == 0 and ledger.queue_until <= now then
+    -- The queue's keys are gone (evicted): its permits have ended.
+    expired = ledger.queue_permits
+    ledger.queued = 0
+  elseif #heads > 0 then
+    local found = redis.call('HMGET', KEYS[4], unpack(heads))
+    for i = 1, #heads do
+      local id, record = heads[i], found[i]
+      local open = record and #record > 1
+      if open and #record < RECORD_BYTES then
+        return nil
+      end
+      local permit = record == CLOSED_WITH_PERMIT or (open and string.byte(record, 8) == 1)
+      if permit then
+        expired = expired + 1
+      end
+      if permit or open then
+        -- Remembered for another permit life, so that a late release learns of it.
+        overdue[id] = open and EXPIRED or CLOSED
+        list[#list + 1], list[#list + 2] = id, overdue[id]
+        due(ledger, id, now + ttl)
+      else
+        overdue[id] = false
+        due(ledger, id, false)
+        if record then
+          ledger.queued = ledger.queued - 1
+        end
+      end
+    end
+  end
+  ledger.in_flight = ledger.in_flight - expired
+  ledger.queue_permits = ledger.queue_permits - expired
+  bump(ledger.counters, PERMITS_EXPIRED, expired)
+  return overdue
+end
+
+-- The operations of the batch by index in KEYS; false where there is none, or its time is over. nil: not readable.
+local function load_operations(now)
+  local operations = {}
+  local found = redis.call('MGET', unpack(KEYS, 6))
+  for i = 1, #found do
+    local operation = false
+    if found[i] then
+      local values = { pcall(struct.unpack, OPERATION_FORMAT, found[i]) }
+      if not values[1] then
+        return nil
+      end
+      table.remove(values, 1)
+      if now < values[O_KEEP] then
+        operation = values
+      end
+    end
+    operations[i + 5] = operation
+  end
+  return operations
+end
+
+-- Charges all a new admission costs but the operation. Returns what its record says: permit, admission, deposit, earn.
+local function charge_all(ledger, n, no_release, cause, retry_cost, costs)
+  local permit, admission, deposited, earn = 0, 0, 0, n[N_EARN_ON_SUCCESS]
+  local counters = ledger.counters
+  if no_release == 0 then
+    permit = 1
+    ledger.in_flight = ledger.in_flight + 1
+  end
+  if n[N_LIMITED] == 1 then
+    admission = 1
+    ledger.admission[1] = ledger.admission[1] - TOKEN
+  end
+  if costs then
+    for i = 1, #costs, 2 do
+      local bucket = ledger.units[(unit_at(n, costs[i]) - N_UNITS) / UNIT_NUMBERS + 1]
+      bucket[1] = bucket[1] - costs[i + 1]
+    end
+  end
+  if cause ~= 0 then
+    ledger.retry[1] = ledger.retry[1] - retry_cost
+    counters[RETRIES_ADMITTED] = counters[RETRIES_ADMITTED] + 1
+  else
+    if earn == 0 then
+      deposited = deposit(ledger.retry, n, N_RETRY, n[N_DEPOSIT])
+      bump(counters, DEPOSITED, deposited)
+    end
+    counters[ORIGINALS_ADMITTED] = counters[ORIGINALS_ADMITTED] + 1
+  end
+  return permit, admission, deposited, earn
+end
+
 local version_number, version_id = tonumber(ARGV[2]), tonumber(ARGV[3])
-local given = cmsgpack.unpack(ARGV[5])
-local steps = cmsgpack.unpack(ARGV[6])
+local n = unpack_numbers(ARGV[5])
+local steps = ARGV[6]
 local clock = clock_ms(ARGV[1])
 
 -- Load, refill at the numbers of the last call, adopt newer ones.
@@ -48,657 +310,481 @@ local ledger = load_ledger(KEYS[1])
 if ledger == false then
   return redis.error_reply('CORRUPT ledger cannot be read')
 end
-local n = given
-local adopted = false
 if ledger == nil then
-  ledger = new_ledger(version_number, version_id, given, clock)
-  adopted = true
+  ledger = new_ledger(version_number, version_id, ARGV[5], n, clock)
+elseif version_number == ledger.number and version_id == ledger.id then
+  advance(ledger, n, clock)
 else
   local older = version_number < ledger.number or (version_number == ledger.number and version_id < ledger.id)
-  local same = version_number == ledger.number and version_id == ledger.id
   if older and ARGV[4] ~= '1' then
-    return { 1, ledger.number, ledger.id, 0 }
+    return { 1, ledger.number, ledger.id, 0, 0, 0 }
   end
-  if not same then
-    n = stored_numbers(KEYS[1], ledger.chunks)
-    if not n then
-      return redis.error_reply('CORRUPT numbers of the ledger cannot be read')
-    end
-  end
+  local given = n
+  n = unpack_numbers(ledger.numbers)
   advance(ledger, n, clock)
-  if not same and not older then
-    if given[N_LIMITED] == 1 then
-      adopt(ledger.admission, given, N_ADMISSION)
-    else
-      ledger.admission = { 0, 0 }
-    end
-    adopt(ledger.retry, given, N_RETRY)
-    local units = {}
-    for i = N_UNITS, #given, UNIT_NUMBERS do
-      local bucket = { 0, 0 }
-      for j = 1, #ledger.units do
-        if ledger.units[j].id == given[i] then
-          bucket = ledger.units[j]
-        end
-      end
-      adopt(bucket, given, i + 1)
-      bucket.id = given[i]
-      units[#units + 1] = bucket
-    end
-    ledger.units = units
-    ledger.number, ledger.id = version_number, version_id
+  if not older then
     n = given
-    adopted = true
+    adopt_all(ledger, n)
+    ledger.number, ledger.id, ledger.numbers = version_number, version_id, ARGV[5]
   end
 end
-local now = ledger.now
-local counters = ledger.counters
-local ttl = n[N_PERMIT_TTL]
-
-local function bump(i, amount)
-  counters[i] = min(counters[i] + amount, EXACT_MAX)
-end
-
--- Reservations touched by this call: record by id, and where it stands (1, 2: generation; 3: queue).
-local records, place = {}, {}
--- What to write: ids changed, ids to remove from where they were, due times of queued ones (false: leaves the queue).
-local dirty, moved, dues = {}, {}, {}
-local ended_generation = { false, false }
+local now, ttl = ledger.now, n[N_PERMIT_TTL]
+local ends, permits, sizes, counters = ledger.ends, ledger.permits, ledger.sizes, ledger.counters
+-- What to write: alternating ids and records for each place (1, 2: generation; 3: queue), and ids that left one.
+local writes, left_generation = { {}, {}, {} }, nil
+ledger.dues = {}
 
 -- Drop what ended.
 for g = 1, 2 do
-  if ledger.ends[g] ~= 0 and ledger.ends[g] <= now then
-    ledger.in_flight = ledger.in_flight - ledger.permits[g]
-    bump(PERMITS_EXPIRED, ledger.permits[g])
-    ledger.ends[g], ledger.permits[g] = 0, 0
-    ended_generation[g] = true
-  end
-end
-local function corrupt_record()
-  return redis.error_reply('CORRUPT reservation cannot be read')
-end
-if ledger.queued > 0 then
-  local due = call('ZRANGEBYSCORE', KEYS[5], '-inf', now, 'LIMIT', 0, QUEUE_PER_CALL_MAX)
-  if #due == 0 and ledger.queue_until <= now then
-    -- The queue's keys are gone (evicted): its permits have ended.
-    ledger.in_flight = ledger.in_flight - ledger.queue_permits
-    bump(PERMITS_EXPIRED, ledger.queue_permits)
-    ledger.queued, ledger.queue_permits = 0, 0
-  elseif #due > 0 then
-    local packed = call('HMGET', KEYS[4], unpack(due))
-    for i = 1, #due do
-      local id = due[i]
-      local record = packed[i] and unpack_numbers(packed[i], 3)
-      if packed[i] and not record then
-        return corrupt_record()
-      end
-      if record and (record[R_PERMIT] == 1 or record[R_STATE] == OPEN) then
-        ledger.in_flight = ledger.in_flight - record[R_PERMIT]
-        ledger.queue_permits = ledger.queue_permits - record[R_PERMIT]
-        bump(PERMITS_EXPIRED, record[R_PERMIT])
-        record = { record[R_STATE] == OPEN and EXPIRED or CLOSED, 0, 0 }
-        dues[id] = now + ttl
-        ledger.queue_until = max(ledger.queue_until, now + ttl)
-        dirty[id] = true
-        place[id] = QUEUE
-        records[id] = record
-      else
-        dues[id] = false
-        records[id] = false
-        if record then
-          ledger.queued = ledger.queued - 1
-        end
-      end
+  if ends[g] ~= 0 and ends[g] <= now then
+    ledger.in_flight = ledger.in_flight - permits[g]
+    bump(counters, PERMITS_EXPIRED, permits[g])
+    ends[g], permits[g], sizes[g] = 0, 0, 0
+    if g == 1 then
+      ledger.first_ended = true
+    else
+      ledger.second_ended = true
     end
   end
 end
-
-if ledger.ends[1] == 0 and ledger.ends[2] == 0 and ledger.queued == 0 then
+local overdue = nil
+if ledger.queued > 0 then
+  overdue = drop_overdue(ledger, now, ttl, writes[QUEUE])
+  if not overdue then
+    return redis.error_reply('CORRUPT reservation cannot be read')
+  end
+end
+if ends[1] == 0 and ends[2] == 0 and ledger.queued == 0 then
   ledger.newer = 1
 end
 
--- One look-up for all reservations of the batch, in the order generation, generation, queue.
-local wanted = {}
-for i = 1, #steps do
-  local step = steps[i]
-  local id = step[2]
-  if records[id] == nil and not (step[1] == 1 and step[9] == 1) then
-    records[id] = false
-    wanted[#wanted + 1] = id
-  end
-end
-for where = 1, QUEUE do
-  local present
-  if where == QUEUE then
-    present = ledger.queued > 0
-  else
-    present = ledger.ends[where] ~= 0
-  end
-  if present and #wanted > 0 then
-    local packed = call('HMGET', KEYS[where + 1], unpack(wanted))
-    for i = 1, #wanted do
-      local id = wanted[i]
-      if packed[i] and not place[id] then
-        local record = unpack_numbers(packed[i], 3)
-        if not record then
-          return corrupt_record()
-        end
-        records[id], place[id] = record, where
-      end
-    end
-  end
-end
-
--- The operations of the batch. A record whose time is over counts as none.
-local operations, operations_dirty = {}, {}
+-- One look-up for all reservations of the batch in each place that has any, one for all operations.
+local first = ends[1] ~= 0 and redis.call('HMGET', KEYS[2], unpack(ARGV, 7))
+local second = ends[2] ~= 0 and redis.call('HMGET', KEYS[3], unpack(ARGV, 7))
+local queued = ledger.queued > 0 and redis.call('HMGET', KEYS[4], unpack(ARGV, 7))
+local operations, operations_dirty = nil, nil
 if #KEYS > 5 then
-  local keys = {}
-  for i = 6, #KEYS do
-    keys[i - 5] = KEYS[i]
-  end
-  local packed = call('MGET', unpack(keys))
-  for i = 1, #keys do
-    operations[i + 5] = false
-    if packed[i] then
-      local values = { pcall(cmsgpack.unpack, packed[i]) }
-      if not values[1] or #values < 12 or type(values[O_KEEP + 1]) ~= 'number' then
-        return redis.error_reply('CORRUPT operation cannot be read')
-      end
-      table.remove(values, 1)
-      if now < values[O_KEEP] then
-        operations[i + 5] = values
-      end
-    end
+  operations, operations_dirty = load_operations(now), {}
+  if not operations then
+    return redis.error_reply('CORRUPT operation cannot be read')
   end
 end
 
-local out = { 0, ledger.number, ledger.id, n[N_SHADOW] }
-local function put(...)
-  local at = #out
-  for i = 1, select('#', ...) do
-    out[at + i] = (select(i, ...))
-  end
-end
+local shadow, attempts = n[N_SHADOW] == 1, n[N_MAX_ATTEMPTS]
+local out, at = { 0, ledger.number, ledger.id, n[N_SHADOW], ttl, attempts }, 6
+-- Most records of a batch are equal.
+local memo_expires, memo_deposit, memo_record
+local p = 1
+for i = 1, #ARGV - 6 do
+  local id, kind = ARGV[6 + i], string.byte(steps, p)
+  p = p + 1
 
-local function insert(id, record)
-  local newer = ledger.newer
-  local older = 3 - newer
-  local expires = record[R_EXPIRES]
-  local last = now + ttl * 2
-  local function fits(g)
-    return expires <= ledger.ends[g] and ledger.ends[g] <= last
-  end
-  local where
-  if fits(newer) then
-    where = newer
-  elseif fits(older) then
-    where = older
-  elseif expires <= last and (ledger.ends[older] == 0 or ledger.ends[newer] == 0) then
-    where = ledger.ends[older] == 0 and older or newer
-    ledger.newer = where
-    ledger.ends[where] = last
-  else
-    where = QUEUE
-    dues[id] = expires
-    ledger.queued = ledger.queued + 1
-    ledger.queue_until = max(ledger.queue_until, expires)
-  end
-  if where == QUEUE then
-    ledger.queue_permits = ledger.queue_permits + record[R_PERMIT]
-  else
-    ledger.permits[where] = ledger.permits[where] + record[R_PERMIT]
-  end
-  records[id], place[id], dirty[id] = record, where, true
-end
-
-local function drop_permit(id)
-  local where = place[id]
-  if where == QUEUE then
-    ledger.queue_permits = ledger.queue_permits - 1
-  else
-    ledger.permits[where] = ledger.permits[where] - 1
-  end
-end
-
-local function deny(step, reason, unit, retry_after, impossible, operation)
-  bump(step[4] ~= 0 and RETRIES_DENIED or ORIGINALS_DENIED, 1)
-  if operation then
-    put(2, reason, unit, retry_after, impossible, 1, operation[O_USED], operation[O_LAST], operation[O_TERMINAL],
-      operation[O_HAS_REF], operation[O_REF])
-  else
-    put(2, reason, unit, retry_after, impossible, 0)
-  end
-end
-
-local NO_OPERATION = { '', 0, 0, 0, 0, 0, 0, 0, 0, 0, '' }
-
--- The reason the operation refuses attempt number, and what to tell of it; nil if it does not.
-local function judge_operation(operation, fingerprint, number)
-  if not operation then
-    if number == 1 then
-      return nil
-    end
-    return OUT_OF_ORDER, NO_OPERATION
-  end
-  if operation[O_FINGERPRINT] ~= fingerprint then
-    return CONFLICT, nil
-  end
-  local reason = OUT_OF_ORDER
-  if operation[O_TERMINAL] == TERMINAL_OUTCOME_UNKNOWN then
-    reason = OUTCOME_UNKNOWN
-  elseif operation[O_TERMINAL] ~= 0 then
-    reason = COMPLETED
-  elseif now >= operation[O_EXPIRES] then
-    reason = OUT_OF_ORDER
-  elseif number == operation[O_USED] + 1 then
-    return nil
-  elseif number <= operation[O_USED] and operation[O_OPEN] > 0 and now < operation[O_OPEN_UNTIL] then
-    reason = IN_PROGRESS
-  end
-  return reason, operation
-end
-
--- From what short() gave to retry_after and impossible.
-local function hint(wait)
-  if wait == 0 then
-    return -1, 1
-  end
-  return wait, 0
-end
-
--- reason, unit, retry_after, impossible of the first rule that fails; or nil and how long the start must wait.
-local function judge_numbers(step, retry_cost)
-  local priority = step[8]
-  if retry_cost > 0 and n[N_RETRIES_OFF] == 1 then
-    return RETRIES_OFF, 0, -1, 0
-  end
-  if step[5] == 0 then
-    return NO_TIME_LEFT, 0, -1, 0
-  end
-  if step[3] > n[N_MAX_ATTEMPTS] then
-    return ATTEMPT_LIMIT, 0, -1, 1
-  end
-  if retry_cost > 0 then
-    local wait = short(ledger.retry, n, N_RETRY, priority, retry_cost)
-    if wait then
-      return RETRY_BUDGET, 0, hint(wait)
-    end
-  end
-  if step[9] == 0 and ledger.in_flight >= n[N_MAX_IN_FLIGHT] - n[N_KEEP_IN_FLIGHT + priority] then
-    return IN_FLIGHT, 0, -1, 0
-  end
-  for i = 14, #step, 2 do
-    if step[i + 1] > 0 then
-      local at = unit_at(n, step[i])
-      local wait = short(ledger.units[(at - N_UNITS) / UNIT_NUMBERS + 1], n, at + 1, priority, step[i + 1])
-      if wait then
-        return COST, step[i], hint(wait)
-      end
-    end
-  end
-  if n[N_LIMITED] == 0 then
-    return nil, 0
-  end
-  local wait = short(ledger.admission, n, N_ADMISSION, priority, TOKEN)
-  if not wait then
-    return nil, 0
-  end
-  if wait > 0 and wait <= min(step[6], n[N_MAX_WAIT]) then
-    if step[5] >= 0 and wait >= step[5] then
-      return NO_TIME_LEFT, 0, wait, 0
-    end
-    return nil, wait
-  end
-  return ADMISSION, 0, hint(wait)
-end
-
-local function admit(step, retry_cost, wait, would_be)
-  local id, number, no_release = step[2], step[3], step[9]
-  local charged = would_be == 0
-  local permit_ttl = step[7] >= 0 and step[7] or ttl
-  local start = now + wait
-  local expires = start + permit_ttl
-  local record = { OPEN, expires, 0, 0, 0, 0, 0, would_be, wait > 0 and start or 0, step[11], number }
-  if charged then
-    if no_release == 0 then
-      record[R_PERMIT] = 1
-      ledger.in_flight = ledger.in_flight + 1
-    end
-    if n[N_LIMITED] == 1 then
-      record[R_ADMISSION] = 1
-      ledger.admission[1] = ledger.admission[1] - TOKEN
-    end
-    record[R_EARN] = n[N_EARN_ON_SUCCESS]
-    for i = 14, #step, 2 do
-      local bucket = ledger.units[(unit_at(n, step[i]) - N_UNITS) / UNIT_NUMBERS + 1]
-      bucket[1] = bucket[1] - step[i + 1]
-      record[#record + 1] = step[i]
-      record[#record + 1] = step[i + 1]
-    end
-    if retry_cost > 0 then
-      ledger.retry[1] = ledger.retry[1] - retry_cost
-      record[R_RETRY_COST] = retry_cost
-      bump(RETRIES_ADMITTED, 1)
-    else
-      if n[N_EARN_ON_SUCCESS] == 0 then
-        record[R_DEPOSIT] = deposit(ledger.retry, n, N_RETRY, n[N_DEPOSIT])
-        bump(DEPOSITED, record[R_DEPOSIT])
-      end
-      bump(ORIGINALS_ADMITTED, 1)
-    end
-  else
-    bump(WOULD_BE_DENIED, 1)
-  end
-  local key = step[10]
-  if key ~= 0 then
-    local operation = operations[key]
-    if not operation then
-      local until_ms = now + (step[13] >= 0 and step[13] or n[N_RETENTION])
-      operation = { step[12], until_ms, until_ms + n[N_RETENTION], 0, 0, 0, 0, 0, 0, 0, '' }
-      operations[key] = operation
-    end
-    if now >= operation[O_OPEN_UNTIL] then
-      operation[O_OPEN] = 0
-    end
-    operation[O_USED] = number
-    operation[O_OPEN] = operation[O_OPEN] + 1
-    operation[O_OPEN_UNTIL] = max(operation[O_OPEN_UNTIL], expires)
-    operations_dirty[key] = true
-  end
-  if no_release == 0 then
-    insert(id, record)
-  end
-  put(1, wait, permit_ttl, max(0, n[N_MAX_ATTEMPTS] - number), 0, would_be)
-end
-
-local function reserve(step)
-  local id, number, cause = step[2], step[3], step[4]
-  local record = step[9] == 0 and records[id]
-  if record then
-    if record[R_STATE] ~= OPEN or record[R_EXPIRES] <= now then
-      put(2, ALREADY_RELEASED, 0, -1, 0, 0)
-    elseif record[R_OPERATION] ~= step[11] then
-      put(5, 3, 0)
-    else
-      local start = max(record[R_START], now)
-      put(1, start - now, record[R_EXPIRES] - start, max(0, n[N_MAX_ATTEMPTS] - number), 1, record[R_WOULD_BE])
-    end
-    return
-  end
-  for i = 14, #step, 2 do
-    if not unit_at(n, step[i]) then
-      put(5, 1, step[i])
-      return
-    end
-  end
-  if step[10] ~= 0 and step[13] > n[N_RETENTION] then
-    put(5, 2, 0)
-    return
-  end
-  if step[10] ~= 0 then
-    local reason, operation = judge_operation(operations[step[10]], step[12], number)
-    if reason then
-      deny(step, reason, 0, -1, 0, operation)
-      return
-    end
-  end
-  local retry_cost = cause ~= 0 and n[N_RETRY_COST + cause] or 0
-  local reason, unit, retry_after, impossible = judge_numbers(step, retry_cost)
-  if not reason then
-    admit(step, retry_cost, unit, 0)
-  elseif n[N_SHADOW] == 1 and reason ~= RETRIES_OFF then
-    admit(step, retry_cost, 0, reason)
-  else
-    deny(step, reason, unit, retry_after, impossible, nil)
-  end
-end
-
--- nil if the record is open; else the code of the answer: already released 2, expired 3, unknown 4.
-local function not_open(record)
+  -- The record of the reservation, or false, and where it stands.
+  local record, where = first and first[i], 1
   if not record then
-    return 4
+    record, where = second and second[i], 2
   end
-  if record[R_STATE] == CLOSED then
-    return 2
+  if not record then
+    record, where = queued and queued[i], QUEUE
   end
-  if record[R_STATE] == EXPIRED or record[R_EXPIRES] <= now then
-    return 3
+  if overdue and overdue[id] ~= nil then
+    record, where = overdue[id], QUEUE
   end
-  return nil
-end
-
-local function refund(unit, amount)
-  local at = unit_at(n, unit)
-  if at then
-    deposit(ledger.units[(at - N_UNITS) / UNIT_NUMBERS + 1], n, at + 1, amount)
-  end
-end
-
-local function hand_back(record, operation)
-  bump(NOT_SENT, 1)
-  if record[R_ADMISSION] == 1 and n[N_LIMITED] == 1 then
-    deposit(ledger.admission, n, N_ADMISSION, TOKEN)
-  end
-  for i = R_COSTS, #record, 2 do
-    refund(record[i], record[i + 1])
-  end
-  deposit(ledger.retry, n, N_RETRY, record[R_RETRY_COST])
-  charge(ledger.retry, n, N_RETRY, record[R_DEPOSIT])
-  if operation then
-    operation[O_OPEN] = max(0, operation[O_OPEN] - 1)
-    if operation[O_USED] == record[R_NUMBER] then
-      operation[O_USED] = operation[O_USED] - 1
+  local open = record and #record > 1
+  local expires, permit, admission, deposited, retry_cost, earn, would_be
+  local start, of, number = 0, 0, 0
+  if open then
+    expires, permit, admission, deposited, retry_cost, earn, would_be = struct.unpack(RECORD_FORMAT, record)
+    if #record > RECORD_BYTES then
+      start, of, number = struct.unpack(DETAIL_FORMAT, record, DETAIL_AT)
     end
+    open = expires > now
   end
-end
 
-local function settle(record, step, operation)
-  local outcome, terminal = step[6], step[7]
-  if outcome == ACCOUNT then
-    bump(ACCOUNT_SIGNALS, 1)
-  end
-  if record[R_WOULD_BE] == 0 then
-    for i = 10, #step, 2 do
-      local estimate = 0
-      for j = R_COSTS, #record, 2 do
-        if record[j] == step[i] then
-          estimate = record[j + 1]
-          break
+  if kind == RESERVE then
+    local cause, time_left, max_wait, permit_ttl, priority, no_release, key, count_of_costs, costs
+    number, cause, time_left, max_wait, permit_ttl, priority, no_release, key, count_of_costs, p =
+      struct.unpack(RESERVE_FORMAT, steps, p)
+    local hash, expires_in, fingerprint = 0, -1, nil
+    if key ~= 0 then
+      hash, expires_in, fingerprint, p = struct.unpack(ASK_OPERATION_FORMAT, steps, p)
+    end
+    if count_of_costs > 0 then
+      costs, p = read_costs(steps, p, count_of_costs)
+    end
+    -- reason: of a refusal; wait: until the start, or what short() says; code: of a contradiction.
+    local reason, wait, unit, code = nil, 0, 0, nil
+    local operation = key ~= 0 and operations[key]
+
+    if record and no_release == 0 then
+      -- Seen before: nothing is charged.
+      if not open then
+        out[at + 1], out[at + 2], out[at + 3], out[at + 4], out[at + 5] = 2, ALREADY_RELEASED, 0, -1, 0
+        at = at + 5
+      elseif of ~= hash then
+        at = at + 1
+        out[at] = 33
+      else
+        if start < now then
+          start = now
+        end
+        out[at + 1], out[at + 2], out[at + 3], out[at + 4], out[at + 5] = 1, start - now, expires - start, 1, would_be
+        at = at + 5
+      end
+      code = 0
+    elseif costs then
+      for j = 1, #costs, 2 do
+        if not code and not unit_at(n, costs[j]) then
+          out[at + 1], out[at + 2] = 31, costs[j]
+          at = at + 2
+          code = 31
         end
       end
-      local more = step[i + 1] - estimate
-      local at = unit_at(n, step[i])
-      if more < 0 then
-        refund(step[i], -more)
-      elseif at then
-        bump(OVERUSE, charge(ledger.units[(at - N_UNITS) / UNIT_NUMBERS + 1], n, at + 1, more))
-      end
     end
-  end
-  local succeeded = record[R_EARN] == 1 and outcome == SUCCESS
-  local earned = succeeded and step[4] == 0
-  if operation then
-    operation[O_OPEN] = max(0, operation[O_OPEN] - 1)
-    operation[O_LAST] = outcome
-    if operation[O_TERMINAL] == 0 and terminal ~= 0 then
-      operation[O_TERMINAL] = terminal
-      operation[O_HAS_REF], operation[O_REF] = step[8], step[9]
-      operation[O_KEEP] = max(operation[O_KEEP], now + n[N_RETENTION])
-    end
-    earned = succeeded and operation[O_EARNED] == 0
-    if succeeded then
-      operation[O_EARNED] = 1
-    end
-  end
-  if earned then
-    bump(DEPOSITED, deposit(ledger.retry, n, N_RETRY, n[N_DEPOSIT]))
-  end
-end
-
-local function release(step)
-  local id, key, not_sent = step[2], step[3], step[5]
-  local record = records[id]
-  local closed = not_open(record)
-  if closed then
-    put(3, closed)
-    return
-  end
-  if record[R_OPERATION] ~= step[4] then
-    put(5, 3, 0)
-    return
-  end
-  local keep = not_sent == 0 and step[6] == ABANDONED
-  if record[R_PERMIT] == 1 and not keep then
-    ledger.in_flight = ledger.in_flight - 1
-    drop_permit(id)
-  end
-  records[id] = { CLOSED, 0, keep and record[R_PERMIT] or 0 }
-  dirty[id] = true
-  local operation = key ~= 0 and operations[key]
-  if operation then
-    operations_dirty[key] = true
-  end
-  if not_sent == 1 then
-    hand_back(record, operation)
-  else
-    settle(record, step, operation)
-  end
-  put(3, 1)
-end
-
-local function extend(step)
-  local id = step[2]
-  local record = records[id]
-  local closed = not_open(record)
-  if closed then
-    put(4, closed, -1)
-    return
-  end
-  local expires = max(now + step[3], record[R_EXPIRES])
-  if expires > record[R_EXPIRES] then
-    local where = place[id]
-    record[R_EXPIRES] = expires
-    dirty[id] = true
-    if where == QUEUE or expires > ledger.ends[where] then
-      if where ~= QUEUE then
-        if record[R_PERMIT] == 1 then
-          drop_permit(id)
+    if not code and key ~= 0 then
+      if expires_in > n[N_RETENTION] then
+        at = at + 1
+        out[at] = 32
+        code = 32
+      else
+        reason = judge_operation(operation, fingerprint, number, now)
+        if reason then
+          local counter = cause ~= 0 and RETRIES_DENIED or ORIGINALS_DENIED
+          counters[counter] = counters[counter] + 1
+          if reason == CONFLICT then
+            out[at + 1], out[at + 2], out[at + 3], out[at + 4], out[at + 5] = 2, CONFLICT, 0, -1, 0
+            at = at + 5
+          else
+            out[at + 1], out[at + 2] = 3, reason
+            out[at + 3] = operation and operation[O_USED] or 0
+            out[at + 4] = operation and operation[O_LAST] or 0
+            out[at + 5] = operation and operation[O_TERMINAL] or 0
+            out[at + 6] = operation and operation[O_HAS_REF] or 0
+            out[at + 7] = operation and operation[O_REF] or ''
+            at = at + 7
+          end
+          code = 3
         end
-        ledger.queued = ledger.queued + 1
-        ledger.queue_permits = ledger.queue_permits + record[R_PERMIT]
-        moved[id] = where
-        place[id] = QUEUE
       end
-      dues[id] = expires
-      ledger.queue_until = max(ledger.queue_until, expires)
     end
-  end
-  put(4, 1, expires - now)
-end
+    if not code then
+      -- The checks in their fixed order.
+      retry_cost = cause ~= 0 and n[N_RETRY_COST + cause] or 0
+      if cause ~= 0 and n[N_RETRIES_OFF] == 1 then
+        reason, wait = RETRIES_OFF, -1
+      elseif time_left == 0 then
+        reason, wait = NO_TIME_LEFT, -1
+      elseif number > attempts then
+        reason, wait = ATTEMPT_LIMIT, 0
+      else
+        local missing = cause ~= 0 and short(ledger.retry, n, N_RETRY, priority, retry_cost)
+        if missing then
+          reason, wait = RETRY_BUDGET, missing
+        elseif no_release == 0 and ledger.in_flight >= n[N_MAX_IN_FLIGHT] - n[N_KEEP_IN_FLIGHT + priority] then
+          reason, wait = IN_FLIGHT, -1
+        else
+          local short_unit
+          if costs then
+            short_unit, missing = judge_costs(ledger, n, priority, costs)
+          end
+          if short_unit then
+            reason, wait, unit = COST, missing, short_unit
+          elseif n[N_LIMITED] == 1 then
+            missing = short(ledger.admission, n, N_ADMISSION, priority, TOKEN)
+            if missing then
+              wait = missing
+              if wait <= 0 or wait > max_wait or wait > n[N_MAX_WAIT] then
+                reason = ADMISSION
+              elseif time_left >= 0 and wait >= time_left then
+                reason = NO_TIME_LEFT
+              end
+            end
+          end
+        end
+      end
+      would_be = 0
+      if reason then
+        if shadow and reason ~= RETRIES_OFF then
+          would_be, wait, retry_cost, costs, reason = reason, 0, 0, nil, nil
+        else
+          local counter = cause ~= 0 and RETRIES_DENIED or ORIGINALS_DENIED
+          counters[counter] = counters[counter] + 1
+          out[at + 1], out[at + 2], out[at + 3] = 2, reason, unit
+          out[at + 4] = wait == 0 and -1 or wait
+          out[at + 5] = wait == 0 and 1 or 0
+          at = at + 5
+        end
+      end
+      if not reason then
+        -- Admitted: charge everything, or nothing in place of a would-be refusal.
+        local plain = permit_ttl < 0 and wait == 0 and would_be == 0
+        if permit_ttl < 0 then
+          permit_ttl = ttl
+        end
+        expires = now + wait + permit_ttl
+        if would_be == 0 then
+          permit, admission, deposited, earn = charge_all(ledger, n, no_release, cause, retry_cost, costs)
+        else
+          permit, admission, deposited, earn = 0, 0, 0, 0
+          counters[WOULD_BE_DENIED] = counters[WOULD_BE_DENIED] + 1
+        end
+        if key ~= 0 then
+          if not operation then
+            local until_ms = now + (expires_in >= 0 and expires_in or n[N_RETENTION])
+            operation = { until_ms, until_ms + n[N_RETENTION], 0, 0, 0, 0, 0, 0, fingerprint, 0, '' }
+            operations[key] = operation
+          end
+          if now >= operation[O_OPEN_UNTIL] then
+            operation[O_OPEN] = 0
+          end
+          operation[O_USED] = number
+          operation[O_OPEN] = operation[O_OPEN] + 1
+          if expires > operation[O_OPEN_UNTIL] then
+            operation[O_OPEN_UNTIL] = expires
+          end
+          operations_dirty[key] = true
+        end
+        if no_release == 0 then
+          if plain and cause == 0 and key == 0 and not costs then
+            if memo_expires ~= expires or memo_deposit ~= deposited then
+              memo_expires, memo_deposit = expires, deposited
+              memo_record = struct.pack(RECORD_FORMAT, expires, permit, admission, deposited, 0, earn, 0)
+            end
+            record = memo_record
+          else
+            record = struct.pack(RECORD_FORMAT, expires, permit, admission, deposited, retry_cost, earn, would_be)
+            if wait > 0 or key ~= 0 or costs then
+              record = record .. struct.pack(DETAIL_FORMAT, wait > 0 and now + wait or 0, hash, number)
+              for j = 1, costs and #costs or 0, 2 do
+                record = record .. struct.pack(COST_FORMAT, costs[j], costs[j + 1])
+              end
+            end
+          end
+          -- Remembered where its expiry fits. A generation made under a longer permit life would return slots too late.
+          local newer = ledger.newer
+          local older, last = 3 - newer, now + ttl * 2
+          if expires <= ends[newer] and ends[newer] <= last then
+            where = newer
+          elseif expires <= ends[older] and ends[older] <= last then
+            where = older
+          elseif expires <= last and (ends[older] == 0 or ends[newer] == 0) then
+            where = ends[older] == 0 and older or newer
+            ledger.newer = where
+            ends[where] = last
+          else
+            where = QUEUE
+          end
+          if where == QUEUE then
+            due(ledger, id, expires)
+            ledger.queued = ledger.queued + 1
+            ledger.queue_permits = ledger.queue_permits + permit
+          else
+            permits[where] = permits[where] + permit
+          end
+          local list = writes[where]
+          local size = #list
+          list[size + 1], list[size + 2] = id, record
+        end
+        if plain then
+          at = at + 1
+          out[at] = 0
+        else
+          out[at + 1], out[at + 2], out[at + 3], out[at + 4], out[at + 5] = 1, wait, permit_ttl, 0, would_be
+          at = at + 5
+        end
+      end
+    end
 
-for i = 1, #steps do
-  local kind = steps[i][1]
-  if kind == 1 then
-    reserve(steps[i])
-  elseif kind == 2 then
-    release(steps[i])
+  elseif kind == RELEASE then
+    local not_sent, outcome, terminal, key, count_of_costs, costs
+    not_sent, outcome, terminal, key, count_of_costs, p = struct.unpack(RELEASE_FORMAT, steps, p)
+    local named, has_ref, ref = 0, 0, ''
+    if key ~= 0 then
+      named, has_ref, ref, p = struct.unpack(RELEASE_OPERATION_FORMAT, steps, p)
+    end
+    if count_of_costs > 0 then
+      costs, p = read_costs(steps, p, count_of_costs)
+    end
+    at = at + 1
+    if not record then
+      out[at] = 14
+    elseif not open then
+      -- Time over, or a single byte that says how it ended.
+      out[at] = (#record > 1 or record == EXPIRED) and 13 or 12
+    elseif of ~= named then
+      out[at] = 33
+    else
+      out[at] = 11
+      local closed = CLOSED
+      if permit == 1 then
+        if not_sent == 0 and outcome == ABANDONED then
+          closed = CLOSED_WITH_PERMIT
+        else
+          ledger.in_flight = ledger.in_flight - 1
+          if where == QUEUE then
+            ledger.queue_permits = ledger.queue_permits - 1
+          else
+            permits[where] = permits[where] - 1
+          end
+        end
+      end
+      local list = writes[where]
+      local size = #list
+      list[size + 1], list[size + 2] = id, closed
+      local operation = key ~= 0 and operations[key]
+      if operation then
+        operations_dirty[key] = true
+        operation[O_OPEN] = math.max(0, operation[O_OPEN] - 1)
+      end
+      if not_sent == 1 then
+        counters[NOT_SENT] = counters[NOT_SENT] + 1
+        if admission == 1 and n[N_LIMITED] == 1 then
+          deposit(ledger.admission, n, N_ADMISSION, TOKEN)
+        end
+        for from = DETAIL_BYTES + 1, #record, COST_BYTES do
+          local unit, amount = struct.unpack(COST_FORMAT, record, from)
+          refund(ledger, n, unit, amount)
+        end
+        deposit(ledger.retry, n, N_RETRY, retry_cost)
+        -- What was earned and is already spent becomes a debt that later deposits pay.
+        charge(ledger.retry, n, N_RETRY, deposited)
+        if operation and operation[O_USED] == number then
+          operation[O_USED] = number - 1
+        end
+      else
+        if outcome == ACCOUNT then
+          counters[ACCOUNT_SIGNALS] = counters[ACCOUNT_SIGNALS] + 1
+        end
+        if costs and would_be == 0 then
+          settle(ledger, n, record, costs)
+        end
+        local succeeded = earn == 1 and outcome == SUCCESS
+        local earned = succeeded and key == 0
+        if operation then
+          operation[O_LAST] = outcome
+          if operation[O_TERMINAL] == 0 and terminal ~= 0 then
+            operation[O_TERMINAL], operation[O_HAS_REF], operation[O_REF] = terminal, has_ref, ref
+            operation[O_KEEP] = math.max(operation[O_KEEP], now + n[N_RETENTION])
+          end
+          earned = succeeded and operation[O_EARNED] == 0
+          if succeeded then
+            operation[O_EARNED] = 1
+          end
+        end
+        if earned then
+          bump(counters, DEPOSITED, deposit(ledger.retry, n, N_RETRY, n[N_DEPOSIT]))
+        end
+      end
+    end
+
   else
-    extend(steps[i])
+    local permit_ttl
+    permit_ttl, p = struct.unpack(EXTEND_FORMAT, steps, p)
+    at = at + 1
+    if not record then
+      out[at] = 24
+    elseif not open then
+      out[at] = (#record > 1 or record == EXPIRED) and 23 or 22
+    else
+      local until_ms = now + permit_ttl
+      if until_ms > expires then
+        expires = until_ms
+        record = struct.pack(RECORD_FORMAT, expires, permit, admission, deposited, retry_cost, earn, would_be)
+          .. string.sub(record, DETAIL_AT)
+        if where == QUEUE or expires > ends[where] then
+          if where ~= QUEUE then
+            permits[where] = permits[where] - permit
+            ledger.queued = ledger.queued + 1
+            ledger.queue_permits = ledger.queue_permits + permit
+            left_generation = left_generation or { {}, {} }
+            local left = left_generation[where]
+            left[#left + 1] = id
+          end
+          due(ledger, id, expires)
+          where = QUEUE
+        end
+        local list = writes[where]
+        list[#list + 1], list[#list + 2] = id, record
+      end
+      out[at] = 21
+      at = at + 1
+      out[at] = expires - now
+    end
   end
 end
 
 -- Write.
-for g = 1, 2 do
-  if ended_generation[g] then
-    call('UNLINK', KEYS[g + 1])
+if ledger.first_ended then
+  redis.call('UNLINK', KEYS[2])
+end
+if ledger.second_ended then
+  redis.call('UNLINK', KEYS[3])
+end
+if ledger.has_dues then
+  local scores, gone = {}, {}
+  for id, at_ms in pairs(ledger.dues) do
+    if at_ms then
+      scores[#scores + 1] = at_ms
+      scores[#scores + 1] = id
+    else
+      gone[#gone + 1] = id
+    end
   end
-end
-local writes, removed = { {}, {}, {} }, { {}, {}, {} }
-for id in pairs(dirty) do
-  local list = writes[place[id]]
-  list[#list + 1] = id
-  list[#list + 1] = pack(unpack(records[id]))
-end
-for id, where in pairs(moved) do
-  local list = removed[where]
-  list[#list + 1] = id
-end
-local scores, gone = {}, {}
-for id, due in pairs(dues) do
-  if due then
-    scores[#scores + 1] = due
-    scores[#scores + 1] = id
-  else
-    gone[#gone + 1] = id
-    removed[QUEUE][#removed[QUEUE] + 1] = id
+  if #gone > 0 then
+    redis.call('ZREM', KEYS[5], unpack(gone))
+    redis.call('HDEL', KEYS[4], unpack(gone))
+  end
+  if #scores > 0 then
+    redis.call('ZADD', KEYS[5], unpack(scores))
+    redis.call('PEXPIRE', KEYS[5], ledger.queue_until - now + ttl + PEXPIRE_SLACK_MS)
   end
 end
 for where = 1, QUEUE do
-  local key = KEYS[where + 1]
-  if #removed[where] > 0 then
-    call('HDEL', key, unpack(removed[where]))
-  end
-  if #writes[where] > 0 then
-    call('HSET', key, unpack(writes[where]))
-    if where ~= QUEUE then
-      call('PEXPIRE', key, ledger.ends[where] - now + PEXPIRE_SLACK_MS)
+  local list = writes[where]
+  if #list > 0 then
+    local key = KEYS[where + 1]
+    local added = redis.call('HSET', key, unpack(list))
+    if where == QUEUE then
+      redis.call('PEXPIRE', key, math.max(0, ledger.queue_until - now) + ttl + PEXPIRE_SLACK_MS)
+    else
+      if added > 0 then
+        redis.call('PEXPIRE', key, ends[where] - now + PEXPIRE_SLACK_MS)
+      end
+      if added > 0 and sizes[where] <= COMPACT_MAX then
+        sizes[where] = math.min(sizes[where] + added, SIZE_MAX)
+        if sizes[where] > COMPACT_MAX then
+          redis.call('HSET', key, '', string.rep('0', LONG_VALUE_BYTES))
+        end
+      end
     end
   end
 end
-if #gone > 0 then
-  call('ZREM', KEYS[5], unpack(gone))
+for g = 1, 2 do
+  local left = left_generation and left_generation[g]
+  if left and #left > 0 then
+    redis.call('HDEL', KEYS[g + 1], unpack(left))
+  end
 end
-if #scores > 0 then
-  call('ZADD', KEYS[5], unpack(scores))
-  local left = max(1, ledger.queue_until - now) + ttl + PEXPIRE_SLACK_MS
-  call('PEXPIRE', KEYS[4], left)
-  call('PEXPIRE', KEYS[5], left)
+if operations_dirty then
+  for key in pairs(operations_dirty) do
+    local o = operations[key]
+    local packed = struct.pack(OPERATION_FORMAT, o[O_EXPIRES], o[O_KEEP], o[O_USED], o[O_OPEN], o[O_OPEN_UNTIL], o[O_LAST],
+      o[O_TERMINAL], o[O_EARNED], #o[O_FINGERPRINT], o[O_FINGERPRINT], o[O_HAS_REF], #o[O_REF], o[O_REF])
+    redis.call('SET', KEYS[key], packed, 'PX', math.max(0, o[O_KEEP] - now) + PEXPIRE_SLACK_MS)
+  end
 end
-for key in pairs(operations_dirty) do
-  local operation = operations[key]
-  call('SET', KEYS[key], pack(unpack(operation)), 'PX', max(1, operation[O_KEEP] - now))
-end
-
-local function relative(due)
-  return due > now and due - now or 0
-end
-local fields = {
-  's', pack(ledger.clock, ledger.clock - now, ledger.admission[1], ledger.admission[2], ledger.retry[1],
-    ledger.retry[2], ledger.in_flight, relative(ledger.ends[1]), ledger.permits[1], relative(ledger.ends[2]),
-    ledger.permits[2], ledger.newer, ledger.queued, ledger.queue_permits, relative(ledger.queue_until)),
-  'c', pack(unpack(counters)),
-}
-local units = {}
+local packed = struct.pack(HEAD_FORMAT, ledger.number, ledger.id, clock, now, ledger.admission[1], ledger.admission[2],
+  ledger.retry[1], ledger.retry[2], ledger.in_flight, ends[1], permits[1], ends[2], permits[2], ledger.newer, sizes[1],
+  sizes[2], ledger.queued, ledger.queue_permits, ledger.queue_until, counters[1], counters[2], counters[3], counters[4],
+  counters[5], counters[6], counters[7], counters[8], counters[9], counters[10], #ledger.units)
 for i = 1, #ledger.units do
   local bucket = ledger.units[i]
-  units[#units + 1], units[#units + 2], units[#units + 3] = bucket.id, bucket[1], bucket[2]
+  packed = packed .. struct.pack(UNIT_FORMAT, bucket.id, bucket[1], bucket[2])
 end
-if #units > 0 then
-  fields[5], fields[6] = 'u', pack(unpack(units))
-elseif adopted then
-  fields[5], fields[6] = 'u', ''
-end
-if adopted then
-  local blob = ARGV[5]
-  local chunks = floor((#blob + CHUNK - 1) / CHUNK)
-  for i = 1, chunks do
-    fields[#fields + 1] = 'n' .. i
-    fields[#fields + 1] = string.sub(blob, (i - 1) * CHUNK + 1, i * CHUNK)
-  end
-  fields[#fields + 1] = 'v'
-  fields[#fields + 1] = pack(ledger.number, ledger.id, chunks)
-  if ledger.chunks > chunks then
-    local old = {}
-    for i = chunks + 1, ledger.chunks do
-      old[#old + 1] = 'n' .. i
-    end
-    call('HDEL', KEYS[1], unpack(old))
-  end
-end
-call('HSET', KEYS[1], unpack(fields))
+packed = packed .. ledger.numbers
 if n[N_IDLE_TTL] > 0 then
-  call('PEXPIRE', KEYS[1], n[N_IDLE_TTL])
-elseif adopted then
-  call('PERSIST', KEYS[1])
+  redis.call('SET', KEYS[1], packed, 'PX', n[N_IDLE_TTL])
+else
+  redis.call('SET', KEYS[1], packed)
 end
 return out

@@ -1,27 +1,63 @@
 -- Token-bucket arithmetic: the only other copy of budget/src/bucket.rs, same names, same order, same units.
 -- Pure: works on tables, touches no key. Put in front of every script.
 --
--- A bucket is {balance_micros, remainder}. Its numbers stand in the list n of budget::policy::Numbers::to_list from
--- index i on: num, den, burst, elapsed_ms_max, debt_max, keep of each priority.
+-- A bucket is {balance_micros, remainder}. Its numbers stand in the list n of a policy's numbers from index i on: num,
+-- den, burst, keep of each priority.
+--
+-- Names marked <const> are replaced by their values when the scripts are loaded (Lua 5.1 has no constants, and a
+-- variable would cost every function that uses it). x - x % 1 is x rounded down.
 
-local EXACT_MAX = 9007199254740991
-local TOKEN = 1000000
-local floor, min, max = math.floor, math.min, math.max
+local EXACT_MAX <const> = 9007199254740991
+local TOKEN <const> = 1000000
+-- A policy's numbers as they are packed, and where they stand in the list. Units follow: an id, then a bucket.
+local NUMBERS_FORMAT <const> = '>BBBi7i4i7i7i7i7i4i4i4i4i4i4i7i4i7i7i7i7i4Bi4i4i4i4i4i2i5i4i5'
+local NUMBERS_BYTES <const> = 146
+local UNIT_NUMBERS_FORMAT <const> = '>i7i7i4i7i7i7i7'
+local UNIT_NUMBERS_BYTES <const> = 46
+local N_SHADOW <const> = 1
+local N_RETRIES_OFF <const> = 2
+local N_LIMITED <const> = 3
+local N_ADMISSION <const> = 4
+local N_MAX_IN_FLIGHT <const> = 10
+local N_KEEP_IN_FLIGHT <const> = 10
+local N_PERMIT_TTL <const> = 14
+local N_MAX_WAIT <const> = 15
+local N_RETRY <const> = 16
+local N_DEPOSIT <const> = 22
+local N_EARN_ON_SUCCESS <const> = 23
+local N_RETRY_COST <const> = 23
+local N_MAX_ATTEMPTS <const> = 29
+local N_RETENTION <const> = 30
+local N_ABSENT_ADMISSION <const> = 31
+local N_IDLE_TTL <const> = 32
+local N_UNITS <const> = 33
+local UNIT_NUMBERS <const> = 7
 
--- Where things stand in the list of numbers.
-local N_SHADOW, N_RETRIES_OFF, N_LIMITED, N_ADMISSION = 1, 2, 3, 4
-local N_MAX_IN_FLIGHT, N_KEEP_IN_FLIGHT, N_PERMIT_TTL, N_MAX_WAIT = 12, 12, 16, 17
-local N_RETRY, N_DEPOSIT, N_EARN_ON_SUCCESS, N_RETRY_COST = 18, 26, 27, 27
-local N_MAX_ATTEMPTS, N_RETENTION, N_ABSENT_ADMISSION, N_IDLE_TTL, N_UNITS = 33, 34, 35, 36, 37
--- A unit's id, then its bucket's numbers.
-local UNIT_NUMBERS = 9
+local function unpack_numbers(packed)
+  local n = { struct.unpack(NUMBERS_FORMAT, packed) }
+  -- The position after the last one, overwritten by the first unit or dropped.
+  n[N_UNITS] = nil
+  for from = NUMBERS_BYTES + 1, #packed, UNIT_NUMBERS_BYTES do
+    local at = N_UNITS + (from - NUMBERS_BYTES - 1) / UNIT_NUMBERS_BYTES * UNIT_NUMBERS
+    n[at], n[at + 1], n[at + 2], n[at + 3], n[at + 4], n[at + 5], n[at + 6] =
+      struct.unpack(UNIT_NUMBERS_FORMAT, packed, from)
+  end
+  return n
+end
 
 local function refill(b, n, i, elapsed_ms)
   local num = n[i]
   if num > 0 and elapsed_ms > 0 then
     local den = n[i + 1]
-    local total = num * min(elapsed_ms, n[i + 3]) + b[2]
-    local earned = floor(total / den)
+    -- The longest time whose refill is computed exactly; always enough to fill the bucket from its deepest debt.
+    local most = (EXACT_MAX - 2 * den - num) / num
+    most = most - most % 1
+    if elapsed_ms > most then
+      elapsed_ms = most
+    end
+    local total = num * elapsed_ms + b[2]
+    local earned = total / den
+    earned = earned - earned % 1
     b[2] = total - earned * den
     b[1] = b[1] + earned
   end
@@ -37,7 +73,11 @@ local function short(b, n, i, priority, cost)
   if cost > burst then
     return 0
   end
-  local missing = cost + min(n[i + 4 + priority], burst - cost) - b[1]
+  local keep = n[i + 2 + priority]
+  if keep > burst - cost then
+    keep = burst - cost
+  end
+  local missing = cost + keep - b[1]
   if missing <= 0 then
     return nil
   end
@@ -45,24 +85,40 @@ local function short(b, n, i, priority, cost)
   if num == 0 then
     return -1
   end
-  return max(1, floor((missing * n[i + 1] - b[2] + num - 1) / num))
+  local wait = (missing * n[i + 1] - b[2] + num - 1) / num
+  wait = wait - wait % 1
+  return wait > 1 and wait or 1
 end
 
 local function deposit(b, n, i, amount)
-  local added = min(amount, max(0, n[i + 2] - b[1]))
-  b[1] = b[1] + added
-  return added
+  local room = n[i + 2] - b[1]
+  if room < 0 then
+    room = 0
+  end
+  if amount > room then
+    amount = room
+  end
+  b[1] = b[1] + amount
+  return amount
 end
 
 local function charge(b, n, i, amount)
-  local taken = min(amount, max(0, b[1] + n[i + 2]))
+  local taken = b[1] + n[i + 2]
+  if taken < 0 then
+    taken = 0
+  end
+  if taken > amount then
+    taken = amount
+  end
   b[1] = b[1] - taken
   return amount - taken
 end
 
 local function adopt(b, n, i)
-  b[2] = 0
-  b[1] = max(min(b[1], n[i + 2]), -n[i + 4])
+  local num, den, burst = n[i], n[i + 1], n[i + 2]
+  local debt_max = (EXACT_MAX - 2 * (num + den)) / den
+  debt_max = debt_max - debt_max % 1 - burst
+  b[1], b[2] = math.max(math.min(b[1], burst), -debt_max), 0
 end
 
 -- A unit's place in the list of numbers, or nil.

@@ -1,133 +1,87 @@
 -- Loading a ledger and bringing it to the present: the mirror of Ledger::new and Ledger::begin in
 -- budget/src/ledger.rs. Reads keys, writes none. Put after bucket.lua.
 --
--- The ledger hash has few fields, so that it keeps the compact encoding (each at most 64 bytes in ordinary use):
---   s  clock, lag of ledger time behind it, admission and retry buckets, permits, generations, queue
---   c  counters in the order of Counters::to_list
---   u  id, balance, remainder of each cost unit
---   v  version number and id, number of n fields
---   n1, n2, ...  the policy's numbers in pieces
--- Numbers are packed as integers by cmsgpack, which is exact below 2^53.
+-- A ledger is one string: a fixed head, the cost units' buckets, and the policy's numbers as they were received.
+-- Integers of seven bytes hold everything below 2^53 exactly.
 
-local CHUNK = 60
+local HEAD_FORMAT <const> = '>i7i7i7i7i7i4i7i4i4i7i4i7i4BBBi4i4i7i6i6i6i6i6i6i7i7i6i6B'
+local HEAD_BYTES <const> = 157
+local UNIT_FORMAT <const> = '>i7i7i4'
+local UNIT_BYTES <const> = 18
 
 local function clock_ms(injected)
   if injected ~= '' then
     return tonumber(injected)
   end
   local time = redis.call('TIME')
-  return time[1] * 1000 + floor(time[2] / 1000)
-end
-
--- All values packed in a string, or nil if there are not at least `least`, all numbers.
-local function unpack_numbers(packed, least)
-  local ok, values = pcall(function()
-    return { cmsgpack.unpack(packed) }
-  end)
-  if not ok or #values < least then
-    return nil
-  end
-  for i = 1, #values do
-    if type(values[i]) ~= 'number' then
-      return nil
-    end
-  end
-  return values
-end
-
--- The numbers stored with the ledger.
-local function stored_numbers(key, chunks)
-  local fields = {}
-  for i = 1, chunks do
-    fields[i] = 'n' .. i
-  end
-  local pieces = redis.call('HMGET', key, unpack(fields))
-  for i = 1, chunks do
-    if not pieces[i] then
-      return nil
-    end
-  end
-  local ok, numbers = pcall(cmsgpack.unpack, table.concat(pieces))
-  if not ok or type(numbers) ~= 'table' or #numbers < N_UNITS - 1 then
-    return nil
-  end
-  return numbers
+  local ms = time[2] / 1000
+  return time[1] * 1000 + ms - ms % 1
 end
 
 -- The ledger as stored, nil if there is none, or false if it cannot be read.
 local function load_ledger(key)
-  local fields = redis.call('HMGET', key, 's', 'c', 'u', 'v')
-  if not fields[1] and not fields[2] and not fields[3] and not fields[4] then
+  local packed = redis.call('GET', key)
+  if not packed then
     return nil
   end
-  if not (fields[1] and fields[2] and fields[3] and fields[4]) then
+  local bytes = #packed
+  if bytes < HEAD_BYTES + NUMBERS_BYTES then
     return false
   end
-  local s = unpack_numbers(fields[1], 15)
-  local c = unpack_numbers(fields[2], 10)
-  local u = fields[3] == '' and {} or unpack_numbers(fields[3], 3)
-  local v = unpack_numbers(fields[4], 3)
-  if not (s and c and u and v) then
+  local l = { admission = { 0, 0 }, retry = { 0, 0 }, units = {}, ends = { 0, 0 }, permits = { 0, 0 },
+    sizes = { 0, 0 } }
+  local admission, retry, ends, permits, c, count = l.admission, l.retry, l.ends, l.permits, {}, 0
+  l.number, l.id, l.clock, l.now, admission[1], admission[2], retry[1], retry[2], l.in_flight, ends[1], permits[1],
+    ends[2], permits[2], l.newer, l.sizes[1], l.sizes[2], l.queued, l.queue_permits, l.queue_until, c[1], c[2],
+    c[3], c[4], c[5], c[6], c[7], c[8], c[9], c[10], count = struct.unpack(HEAD_FORMAT, packed)
+  l.counters = c
+  if bytes ~= HEAD_BYTES + NUMBERS_BYTES + count * (UNIT_BYTES + UNIT_NUMBERS_BYTES) then
     return false
   end
-  local units = {}
-  for i = 1, #u, 3 do
-    units[#units + 1] = { u[i + 1] or 0, u[i + 2] or 0, id = u[i] }
+  local from = HEAD_BYTES + 1
+  for i = 1, count do
+    local id, balance, remainder = struct.unpack(UNIT_FORMAT, packed, from)
+    l.units[i] = { balance, remainder, id = id }
+    from = from + UNIT_BYTES
   end
-  local clock = s[1]
-  local now = clock - s[2]
-  local function due(relative)
-    return relative == 0 and 0 or now + relative
-  end
-  return {
-    clock = clock,
-    now = now,
-    admission = { s[3], s[4] },
-    retry = { s[5], s[6] },
-    units = units,
-    in_flight = s[7],
-    -- End and permits of the two generations.
-    ends = { due(s[8]), due(s[10]) },
-    permits = { s[9], s[11] },
-    newer = s[12],
-    queued = s[13],
-    queue_permits = s[14],
-    queue_until = due(s[15]),
-    counters = c,
-    number = v[1],
-    id = v[2],
-    chunks = v[3],
-  }
+  -- The numbers it was last decided with.
+  l.numbers = string.sub(packed, from)
+  return l
 end
 
-local function new_ledger(number, id, n, clock)
+local function new_ledger(number, id, packed, n, clock)
   local units = {}
   for i = N_UNITS, #n, UNIT_NUMBERS do
     units[#units + 1] = { 0, 0, id = n[i] }
   end
   return {
+    number = number,
+    id = id,
     clock = clock,
     now = clock,
     admission = { n[N_ABSENT_ADMISSION], 0 },
     retry = { 0, 0 },
     units = units,
     in_flight = 0,
+    -- End, permits and size (as far as it matters) of the two generations, and which of them is the newer.
     ends = { 0, 0 },
     permits = { 0, 0 },
+    sizes = { 0, 0 },
     newer = 1,
     queued = 0,
     queue_permits = 0,
     queue_until = 0,
     counters = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 },
-    number = number,
-    id = id,
-    chunks = 0,
+    numbers = packed,
   }
 end
 
 -- Adds what the time since the last call earns, at the numbers of the last call.
 local function advance(ledger, n, clock)
-  local elapsed = max(0, clock - ledger.clock)
+  local elapsed = clock - ledger.clock
+  if elapsed < 0 then
+    elapsed = 0
+  end
   ledger.clock = clock
   ledger.now = ledger.now + elapsed
   if n[N_LIMITED] == 1 then

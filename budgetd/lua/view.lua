@@ -1,5 +1,5 @@
 -- How a ledger stands now. Changes nothing.
--- KEYS[1] ledger hash
+-- KEYS[1] ledger
 -- ARGV    now_ms, or "" for the server's time
 -- Returns {0} if there is no state, else {1, version number, version id, shadow, limited, admission balance, retry
 -- balance, in flight, ten counters, then id and balance of each unit}.
@@ -7,10 +7,10 @@ local ledger = load_ledger(KEYS[1])
 if ledger == nil then
   return { 0 }
 end
-local n = ledger and stored_numbers(KEYS[1], ledger.chunks)
-if not n then
+if not ledger then
   return redis.error_reply('CORRUPT ledger cannot be read')
 end
+local n = unpack_numbers(ledger.numbers)
 advance(ledger, n, clock_ms(ARGV[1]))
 local in_flight = ledger.in_flight
 for g = 1, 2 do

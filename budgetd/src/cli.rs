@@ -109,7 +109,7 @@ pub async fn run(command: Command) -> ExitCode {
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(failure) => {
             // Nothing is left to be done if even standard error is closed.
-            drop(writeln!(io::stderr(), "budgetd: {}", one_line(&failure.to_string())));
+            drop(writeln!(io::stderr(), "error: {}", one_line(&failure.to_string())));
             ExitCode::from(EXIT_ERROR)
         }
     }

@@ -223,8 +223,7 @@ impl Server {
         });
 
         if let Some(path) = &config.ready_file {
-            write_ready_file(path, &addresses)
-                .map_err(|error| ServeError::ReadyFile { path: path.clone(), error })?;
+            write_ready_file(path, &addresses).map_err(|error| ServeError::ReadyFile { path: path.clone(), error })?;
         }
         tracing::info!(grpc = %addresses.grpc, http = %addresses.http, store = store_kind.name, "serving");
 

@@ -1,6 +1,8 @@
 //! Arguments, tables and documents, without a server.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod served;
+
 use budget::{
     decision::{Admitted, Attempt, Cause, Denied, DenyReason, OperationState, Outcome, Reserve, TerminalState},
     ids::{PolicyVersion, ReservationId},

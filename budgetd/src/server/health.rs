@@ -1,8 +1,6 @@
 //! grpc.health.v1: the daemon as a whole and its services are as `/readyz` says; `store` is the store.
 
-use budget_proto::pb::{
-    budget_admin_server::BudgetAdminServer, retry_budget_server::RetryBudgetServer,
-};
+use budget_proto::pb::{budget_admin_server::BudgetAdminServer, retry_budget_server::RetryBudgetServer};
 use tokio::sync::watch;
 use tonic::server::NamedService;
 use tonic_health::{

@@ -14,9 +14,7 @@ use std::{
 };
 
 use budget::{decision::Step, ids::DependencyId, ledger::View};
-use budget_proto::pb::{
-    self, budget_admin_client::BudgetAdminClient, retry_budget_client::RetryBudgetClient,
-};
+use budget_proto::pb::{self, budget_admin_client::BudgetAdminClient, retry_budget_client::RetryBudgetClient};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,

@@ -8,11 +8,7 @@ use budget_proto::{InvalidMessage, convert, pb};
 use tonic::{Request, Response, Status};
 
 use super::{Core, status::of_policies};
-use crate::{
-    policies::effective_toml,
-    store::Store,
-    telemetry::Call,
-};
+use crate::{policies::effective_toml, store::Store, telemetry::Call};
 
 /// Entries of a page where the request does not say.
 const PAGE_SIZE: usize = 100;
@@ -53,7 +49,8 @@ impl<S: Store> Admin<S> {
         let after = page_token(request.page_token.as_deref())?;
         let snapshot = self.0.policies.snapshot();
         let mut page = Page::new(size);
-        for (name, rule) in snapshot.set().rules().skip_while(|(name, _)| after.is_some_and(|after| ***name <= *after)) {
+        for (name, rule) in snapshot.set().rules().skip_while(|(name, _)| after.is_some_and(|after| ***name <= *after))
+        {
             if !page.takes(name.len() + rule.source.len()) {
                 break;
             }
@@ -126,9 +123,7 @@ fn page_size(size: Option<u32>) -> Result<usize, InvalidMessage> {
     match size {
         None => Ok(PAGE_SIZE),
         Some(size) if (1..=PAGE_SIZE_MAX).contains(&size) => Ok(usize::try_from(size).unwrap_or(PAGE_SIZE)),
-        Some(size) => {
-            Err(InvalidMessage::number("page_size", size, format!("must be between 1 and {PAGE_SIZE_MAX}")))
-        }
+        Some(size) => Err(InvalidMessage::number("page_size", size, format!("must be between 1 and {PAGE_SIZE_MAX}"))),
     }
 }
 

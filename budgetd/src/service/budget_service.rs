@@ -53,10 +53,7 @@ impl<S: Store> pb::retry_budget_server::RetryBudget for Budgets<S> {
         answer.inspect_err(self.0.failed(Call::Extend)).map(Response::new)
     }
 
-    async fn session(
-        &self,
-        request: Request<Streaming<pb::SessionRequest>>,
-    ) -> Result<Response<Session<S>>, Status> {
+    async fn session(&self, request: Request<Streaming<pb::SessionRequest>>) -> Result<Response<Session<S>>, Status> {
         let limit = TimeLimit::of(request.metadata(), Clock::instant())?;
         Ok(Response::new(Session::new(Arc::clone(&self.0), request.into_inner(), limit)))
     }

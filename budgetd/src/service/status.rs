@@ -13,7 +13,9 @@ pub(super) fn of_store(error: &StoreError, dependency: &DependencyId) -> Status 
         }
         StoreError::Overloaded => Status::resource_exhausted(format!("budgetd is overloaded: {error}")),
         StoreError::DeadlinePassed => Status::deadline_exceeded(error.to_string()),
-        StoreError::Corrupt(why) => Status::internal(format!("state of dependency {:?} is corrupt: {why}", dependency.as_str())),
+        StoreError::Corrupt(why) => {
+            Status::internal(format!("state of dependency {:?} is corrupt: {why}", dependency.as_str()))
+        }
     }
 }
 

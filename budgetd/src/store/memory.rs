@@ -258,12 +258,7 @@ impl Store for MemoryStore {
         Ok(shard.entries.get(dependency).map(|entry| entry.ledger.view(self.clock.now_ms())))
     }
 
-    async fn known(
-        &self,
-        after: Option<&str>,
-        limit: usize,
-        _: Instant,
-    ) -> Result<Vec<DependencyId>, StoreError> {
+    async fn known(&self, after: Option<&str>, limit: usize, _: Instant) -> Result<Vec<DependencyId>, StoreError> {
         // The smallest `limit` names: the heap's top is the one to drop.
         let mut page = BinaryHeap::with_capacity(limit.saturating_add(1).min(self.unnamed_max));
         for at in 0..SHARDS {

@@ -301,20 +301,28 @@ pub(super) fn register(decisions: &Arc<Decisions>, meter: &Meter) {
     let all = Arc::clone(decisions);
     meter
         .u64_observable_counter(DECISIONS)
-        .with_description("Answers to Reserve, by dependency as configured, kind of attempt, priority, decision, reason.")
+        .with_description(
+            "Answers to Reserve, by dependency as configured, kind of attempt, priority, decision, reason.",
+        )
         .with_callback(move |observer| {
-            all.each(|block| &block.decisions, |count, dependency, at| {
-                let (decision, reason) = verdict(at % VERDICTS);
-                let priority = Priority::ALL.get(at / VERDICTS % Priority::ALL.len()).map_or("", |p| p.name());
-                let kind = KINDS.get(at / VERDICTS / Priority::ALL.len()).copied().unwrap_or("");
-                observer.observe(count, &[
-                    KeyValue::new("decision", decision),
-                    KeyValue::new("dependency", dependency.clone()),
-                    KeyValue::new("kind", kind),
-                    KeyValue::new("priority", priority),
-                    KeyValue::new("reason", reason),
-                ]);
-            });
+            all.each(
+                |block| &block.decisions,
+                |count, dependency, at| {
+                    let (decision, reason) = verdict(at % VERDICTS);
+                    let priority = Priority::ALL.get(at / VERDICTS % Priority::ALL.len()).map_or("", |p| p.name());
+                    let kind = KINDS.get(at / VERDICTS / Priority::ALL.len()).copied().unwrap_or("");
+                    observer.observe(
+                        count,
+                        &[
+                            KeyValue::new("decision", decision),
+                            KeyValue::new("dependency", dependency.clone()),
+                            KeyValue::new("kind", kind),
+                            KeyValue::new("priority", priority),
+                            KeyValue::new("reason", reason),
+                        ],
+                    );
+                },
+            );
         })
         .build();
     let all = Arc::clone(decisions);
@@ -322,11 +330,14 @@ pub(super) fn register(decisions: &Arc<Decisions>, meter: &Meter) {
         .u64_observable_counter(MODES)
         .with_description("Answers to Reserve, by dependency as configured and by how they were come by.")
         .with_callback(move |observer| {
-            all.each(|block| &block.modes, |count, dependency, at| {
-                let mode = Mode::ALL.get(at).map_or("", |mode| mode.name());
-                let dependency = KeyValue::new("dependency", dependency.clone());
-                observer.observe(count, &[dependency, KeyValue::new("mode", mode)]);
-            });
+            all.each(
+                |block| &block.modes,
+                |count, dependency, at| {
+                    let mode = Mode::ALL.get(at).map_or("", |mode| mode.name());
+                    let dependency = KeyValue::new("dependency", dependency.clone());
+                    observer.observe(count, &[dependency, KeyValue::new("mode", mode)]);
+                },
+            );
         })
         .build();
     let all = Arc::clone(decisions);
@@ -334,16 +345,23 @@ pub(super) fn register(decisions: &Arc<Decisions>, meter: &Meter) {
         .u64_observable_counter(RELEASES)
         .with_description("Answers to Release, by dependency as configured, outcome reported, and result.")
         .with_callback(move |observer| {
-            all.each(|block| &block.releases, |count, dependency, at| {
-                let used = at / ReleaseResult::ALL.len();
-                let sent = used.checked_sub(1).and_then(|outcome| Outcome::ALL.get(outcome));
-                let result = ReleaseResult::ALL.get(at % ReleaseResult::ALL.len()).map_or("", |result| result.name());
-                observer.observe(count, &[
-                    KeyValue::new("dependency", dependency.clone()),
-                    KeyValue::new("outcome", sent.map_or("not_sent", |outcome| outcome.name())),
-                    KeyValue::new("result", result),
-                ]);
-            });
+            all.each(
+                |block| &block.releases,
+                |count, dependency, at| {
+                    let used = at / ReleaseResult::ALL.len();
+                    let sent = used.checked_sub(1).and_then(|outcome| Outcome::ALL.get(outcome));
+                    let result =
+                        ReleaseResult::ALL.get(at % ReleaseResult::ALL.len()).map_or("", |result| result.name());
+                    observer.observe(
+                        count,
+                        &[
+                            KeyValue::new("dependency", dependency.clone()),
+                            KeyValue::new("outcome", sent.map_or("not_sent", |outcome| outcome.name())),
+                            KeyValue::new("result", result),
+                        ],
+                    );
+                },
+            );
         })
         .build();
     let all = Arc::clone(decisions);
@@ -351,11 +369,14 @@ pub(super) fn register(decisions: &Arc<Decisions>, meter: &Meter) {
         .u64_observable_counter(EXTENDS)
         .with_description("Answers to Extend, by dependency as configured and result.")
         .with_callback(move |observer| {
-            all.each(|block| &block.extends, |count, dependency, at| {
-                let result = EXTEND_RESULTS.get(at).copied().unwrap_or("");
-                let dependency = KeyValue::new("dependency", dependency.clone());
-                observer.observe(count, &[dependency, KeyValue::new("result", result)]);
-            });
+            all.each(
+                |block| &block.extends,
+                |count, dependency, at| {
+                    let result = EXTEND_RESULTS.get(at).copied().unwrap_or("");
+                    let dependency = KeyValue::new("dependency", dependency.clone());
+                    observer.observe(count, &[dependency, KeyValue::new("result", result)]);
+                },
+            );
         })
         .build();
     register_failures(decisions, meter);
@@ -384,8 +405,10 @@ fn register_failures(decisions: &Arc<Decisions>, meter: &Meter) {
                     let count = count.load(Ordering::Relaxed);
                     if count > 0 {
                         let code = i32::try_from(code).map_or(Code::Unknown, Code::from_i32);
-                        observer
-                            .observe(count, &[KeyValue::new("call", *call), KeyValue::new("code", format!("{code:?}"))]);
+                        observer.observe(
+                            count,
+                            &[KeyValue::new("call", *call), KeyValue::new("code", format!("{code:?}"))],
+                        );
                     }
                 }
             }

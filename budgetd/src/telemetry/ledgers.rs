@@ -26,42 +26,25 @@ const SHOWN: [Shown; 8] = [
         false,
         |view| view.admission_balance_micros.map(whole_tokens),
     ),
-    (
-        "budgetd_retry_balance_tokens",
-        "Retry tokens left, fleet-wide, rounded down.",
-        false,
-        |view| Some(whole_tokens(view.retry_balance_micros)),
-    ),
+    ("budgetd_retry_balance_tokens", "Retry tokens left, fleet-wide, rounded down.", false, |view| {
+        Some(whole_tokens(view.retry_balance_micros))
+    }),
     (
         "budgetd_permits_expired",
         "Permits that ended by time, fleet-wide: every replica shows the same number.",
         true,
         |view| Some(view.counters.permits_expired),
     ),
-    (
-        "budgetd_account_signals",
-        "Outcomes of class account (401, 402, quota used up), fleet-wide.",
-        true,
-        |view| Some(view.counters.account_signals),
-    ),
-    (
-        "budgetd_deposited_tokens",
-        "Retry tokens earned by traffic, fleet-wide, rounded down.",
-        true,
-        |view| Some(whole_tokens(view.counters.deposited_micros)),
-    ),
-    (
-        "budgetd_overuse_tokens",
-        "Costs settled beyond a unit's debt limit, fleet-wide, rounded down.",
-        true,
-        |view| Some(whole_tokens(view.counters.overuse_micros)),
-    ),
-    (
-        "budgetd_handed_back",
-        "Reservations handed back unsent, fleet-wide.",
-        true,
-        |view| Some(view.counters.not_sent),
-    ),
+    ("budgetd_account_signals", "Outcomes of class account (401, 402, quota used up), fleet-wide.", true, |view| {
+        Some(view.counters.account_signals)
+    }),
+    ("budgetd_deposited_tokens", "Retry tokens earned by traffic, fleet-wide, rounded down.", true, |view| {
+        Some(whole_tokens(view.counters.deposited_micros))
+    }),
+    ("budgetd_overuse_tokens", "Costs settled beyond a unit's debt limit, fleet-wide, rounded down.", true, |view| {
+        Some(whole_tokens(view.counters.overuse_micros))
+    }),
+    ("budgetd_handed_back", "Reservations handed back unsent, fleet-wide.", true, |view| Some(view.counters.not_sent)),
 ];
 
 const fn whole_tokens(micros: i64) -> i64 {

@@ -4,7 +4,8 @@ use budget::ids::DependencyId;
 
 use super::*;
 
-const POLICIES: &str = "[dependency.\"pay\"]\nadmission = { rate = \"1G/s\", burst = 1_000_000, permit_ttl = \"10s\" }\n";
+const POLICIES: &str =
+    "[dependency.\"pay\"]\nadmission = { rate = \"1G/s\", burst = 1_000_000, permit_ttl = \"10s\" }\n";
 
 async fn view(daemon: &Daemon) -> Option<View> {
     daemon.store.inner.view(&DependencyId::new("pay").unwrap(), Clock::instant()).await.unwrap()

@@ -2,9 +2,7 @@
 
 use tokio_stream::StreamExt;
 use tonic::Code;
-use tonic_health::pb::{
-    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
-};
+use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
 use super::*;
 
@@ -13,7 +11,10 @@ async fn check(client: &mut HealthClient<Channel>, service: &str) -> ServingStat
     client.check(request).await.unwrap().into_inner().status()
 }
 
-async fn watch(client: &mut HealthClient<Channel>, service: &str) -> tonic::Streaming<tonic_health::pb::HealthCheckResponse> {
+async fn watch(
+    client: &mut HealthClient<Channel>,
+    service: &str,
+) -> tonic::Streaming<tonic_health::pb::HealthCheckResponse> {
     client.watch(HealthCheckRequest { service: service.into() }).await.unwrap().into_inner()
 }
 
@@ -58,7 +59,9 @@ async fn metrics_are_served() {
     let daemon = Daemon::start("[dependency.\"pay\"]\n").await;
     let (status, text) = daemon.get("/metrics").await;
     assert_eq!(status, 200);
-    for name in ["budgetd_policy_version 1", "budgetd_store_up 1", "budgetd_build_info{version=", "budgetd_connections 0"] {
+    for name in
+        ["budgetd_policy_version 1", "budgetd_store_up 1", "budgetd_build_info{version=", "budgetd_connections 0"]
+    {
         assert!(text.contains(name), "{name}");
     }
     assert_eq!(daemon.get("/nothing").await.0, 404);

