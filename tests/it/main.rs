@@ -11,4 +11,5 @@ mod redis_faults;
 mod redis_health;
 mod redis_store;
 mod redis_world;
+mod replicas;
 mod tidy;
