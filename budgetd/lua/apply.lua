@@ -310,7 +310,8 @@ local ledger = load_ledger(KEYS[1])
 if ledger == false then
   return redis.error_reply('CORRUPT ledger cannot be read')
 end
-if ledger == nil then
+local fresh = ledger == nil
+if fresh then
   ledger = new_ledger(version_number, version_id, ARGV[5], n, clock)
 elseif version_number == ledger.number and version_id == ledger.id then
   advance(ledger, n, clock)
@@ -714,6 +715,10 @@ for i = 1, #ARGV - 6 do
 end
 
 -- Write.
+if fresh then
+  -- Records that have outlived their ledger (it was evicted, or deleted) count nowhere: none may be released.
+  redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+end
 if ledger.first_ended then
   redis.call('UNLINK', KEYS[2])
 end
