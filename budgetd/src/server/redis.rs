@@ -65,7 +65,6 @@ pub(super) fn show(redis: &Arc<Redis>, telemetry: &Arc<Telemetry>, tasks: &mut J
     counter("budgetd_store_overloaded", "Steps refused because a queue was full.", |redis| {
         redis.metrics().overloaded.load(Relaxed)
     });
-    counter("budgetd_store_outages", "Times the store went down.", |redis| redis.metrics().outages.load(Relaxed));
     counter("budgetd_store_down_milliseconds", "Time the store was down.", |redis| {
         u64::try_from(redis.down_time().as_millis()).unwrap_or(u64::MAX)
     });
