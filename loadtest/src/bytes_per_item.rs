@@ -1,10 +1,10 @@
 //! Memory per item: what a store grows by when it keeps many of one kind.
 //!
 //! Redis: growth of `used_memory` without the buffers of connections, so hash tables, keys and allocator rounding are
-//! in it. Memory store: growth of the daemon's anonymous resident memory between the first and the last of several
-//! equal steps, so what the first calls allocate once is not in it. Servers are started for this alone.
+//! in it. Memory store: growth of the daemon's anonymous resident memory. Both are read after a first step of the same
+//! kind and after further ones, so what the first calls allocate once is not in it. Servers are started for this alone.
 
-use std::{fmt, path::Path, time::Duration};
+use std::{fmt, ops::Range, path::Path, time::Duration};
 
 use serde::Serialize;
 use tokio::time;
@@ -19,7 +19,9 @@ use crate::{
     wire::Ids,
 };
 
-const IDLE_DEPENDENCIES: usize = 1000;
+/// The first ones are not counted.
+const FIRST_IDLE_DEPENDENCIES: usize = 1000;
+const IDLE_DEPENDENCIES: usize = 4000;
 const OPEN_RESERVATIONS: usize = 20_000;
 const TRACKED_OPERATIONS: usize = 5000;
 
@@ -82,13 +84,11 @@ async fn fill_redis(bytes: &mut Bytes, redis: &mut RedisServer, address: &str) -
     ];
     caller.all(&mut ids, first).await?;
 
+    let kind = Kind::WithCosts(&UNITS);
+    make_idle(&caller, &mut ids, IDLE_WITH_UNITS, kind, 0..FIRST_IDLE_DEPENDENCIES).await?;
     let before = steady(redis).await?;
-    let idle = || (1..=IDLE_DEPENDENCIES).map(|index| name(IDLE_WITH_UNITS, index));
-    for _ in 0..VISITS {
-        caller.all(&mut ids, idle().map(|name| (name, Deed::Whole(Kind::WithCosts(&UNITS))))).await?;
-    }
-    time::sleep(RECORDS_GONE).await;
-    caller.all(&mut ids, idle().map(|name| (name, Deed::Nudge))).await?;
+    let further = FIRST_IDLE_DEPENDENCIES..FIRST_IDLE_DEPENDENCIES + IDLE_DEPENDENCIES;
+    make_idle(&caller, &mut ids, IDLE_WITH_UNITS, kind, further).await?;
     bytes.redis_idle_dependency = Some(per_item(before, steady(redis).await?, IDLE_DEPENDENCIES));
 
     let before = steady(redis).await?;
@@ -137,18 +137,29 @@ async fn fill_memory(process: &ServerProcess, family: &str, kind: Kind) -> Resul
     let mut ids = Ids::new(1, 2);
     let mut after_first_step = None;
     for step in 0..MEMORY_STEPS {
-        let names = || (step * MEMORY_STEP..(step + 1) * MEMORY_STEP).map(|index| name(family, index));
-        for _ in 0..VISITS {
-            caller.all(&mut ids, names().map(|name| (name, Deed::Whole(kind)))).await?;
-        }
-        time::sleep(RECORDS_GONE).await;
-        caller.all(&mut ids, names().map(|name| (name, Deed::Nudge))).await?;
+        make_idle(&caller, &mut ids, family, kind, step * MEMORY_STEP..(step + 1) * MEMORY_STEP).await?;
         if step == 0 {
             after_first_step = process.anonymous_bytes();
         }
     }
     let measured = after_first_step.zip(process.anonymous_bytes());
     Ok(measured.map(|(before, after)| per_item(before, after, (MEMORY_STEPS - 1) * MEMORY_STEP)))
+}
+
+/// Uses dependencies and lets them lie until no record of a reservation is left.
+async fn make_idle(
+    caller: &Caller,
+    ids: &mut Ids,
+    family: &str,
+    kind: Kind,
+    members: Range<usize>,
+) -> Result<(), Error> {
+    let names = || members.clone().map(|index| name(family, index));
+    for _ in 0..VISITS {
+        caller.all(ids, names().map(|name| (name, Deed::Whole(kind)))).await?;
+    }
+    time::sleep(RECORDS_GONE).await;
+    caller.all(ids, names().map(|name| (name, Deed::Nudge))).await
 }
 
 /// What Redis uses once it has stopped changing: tables are rehashed and keys expire in the background.

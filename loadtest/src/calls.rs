@@ -1,10 +1,13 @@
 //! Single calls with everything a message can carry; for what the closed loops do not send.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use futures::{TryStreamExt, stream};
 use tokio::time;
-use tonic::transport::{Channel, Endpoint};
+use tonic::{
+    Code, Response, Status,
+    transport::{Channel, Endpoint},
+};
 
 use budget_proto::pb;
 use pb::retry_budget_client::RetryBudgetClient;
@@ -21,9 +24,10 @@ const CALL_PATIENCE: Duration = Duration::from_secs(5);
 /// Calls unanswered at once.
 const CONCURRENCY: usize = 64;
 
-/// A dependency's state starts empty; its rate fills it within moments.
-const ADMIT_ATTEMPTS: u32 = 100;
-const ADMIT_PAUSE: Duration = Duration::from_millis(20);
+/// A server may not have reached its store yet, a dependency's state starts empty and fills within moments, and on a
+/// machine that stalls an answer gets lost: a call is sent again so many times, after this pause.
+const ATTEMPTS: u32 = 400;
+const PAUSE: Duration = Duration::from_millis(25);
 
 /// Bytes of a tracked operation's parts: the most for which its size is promised.
 const OPERATION_ID_BYTES: usize = 32;
@@ -52,10 +56,6 @@ pub(crate) enum Deed {
     Nudge,
 }
 
-/// A server that has just been started may refuse until it has reached its store.
-const ANSWER_ATTEMPTS: u32 = 200;
-const ANSWER_PAUSE: Duration = Duration::from_millis(50);
-
 /// A connection for single calls.
 #[derive(Clone)]
 pub(crate) struct Caller {
@@ -64,14 +64,26 @@ pub(crate) struct Caller {
 
 /// Waits until a server answers a call, which changes nothing.
 pub(crate) async fn until_answered(address: &str) -> Result<(), Error> {
-    let mut caller = Caller::connect(address).await?;
-    for _ in 1..ANSWER_ATTEMPTS {
-        if caller.nudge(name(ONE, 0), [0; 16]).await.is_ok() {
-            return Ok(());
+    Caller::connect(address).await?.nudge(name(ONE, 0), [0; 16]).await
+}
+
+/// Sends a call until `done` takes its answer. Every call carries its id, so none is done twice, and refusals are not
+/// stored.
+async fn insist<Answer: fmt::Debug, Sent>(send: impl Fn() -> Sent, done: impl Fn(&Answer) -> bool) -> Result<(), Error>
+where
+    Sent: Future<Output = Result<Response<Answer>, Status>>,
+{
+    let mut last = String::new();
+    for _ in 0..ATTEMPTS {
+        match send().await {
+            Ok(answer) if done(answer.get_ref()) => return Ok(()),
+            Ok(answer) => last = format!("{:?}", answer.get_ref()),
+            Err(status) if status.code() == Code::Unavailable => last = status.to_string(),
+            Err(status) => return Err(status.into()),
         }
-        time::sleep(ANSWER_PAUSE).await;
+        time::sleep(PAUSE).await;
     }
-    caller.nudge(name(ONE, 0), [0; 16]).await
+    Err(format!("asked {ATTEMPTS} times, answered {last}").into())
 }
 
 // === impl Caller ===
@@ -98,7 +110,7 @@ impl Caller {
             .await
     }
 
-    async fn one(mut self, dependency: String, deed: Deed, id: [u8; 16]) -> Result<(), Error> {
+    async fn one(self, dependency: String, deed: Deed, id: [u8; 16]) -> Result<(), Error> {
         match deed {
             Deed::Open(kind) => self.admit(&dependency, kind, id).await,
             Deed::Whole(kind) => {
@@ -109,13 +121,16 @@ impl Caller {
         }
     }
 
-    async fn nudge(&mut self, dependency: String, id: [u8; 16]) -> Result<(), Error> {
+    async fn nudge(&self, dependency: String, id: [u8; 16]) -> Result<(), Error> {
         let request = pb::ExtendRequest { dependency, reservation_id: id.to_vec(), permit_ttl_ms: 1 };
-        self.client.extend(request).await?;
-        Ok(())
+        let send = || {
+            let (mut client, request) = (self.client.clone(), request.clone());
+            async move { client.extend(request).await }
+        };
+        insist(send, |_| true).await
     }
 
-    async fn admit(&mut self, dependency: &str, kind: Kind, id: [u8; 16]) -> Result<(), Error> {
+    async fn admit(&self, dependency: &str, kind: Kind, id: [u8; 16]) -> Result<(), Error> {
         let mut ask = original(dependency, &id);
         // May drain a bucket that is still filling.
         ask.priority = Some(pb::Priority::Critical.into());
@@ -134,32 +149,26 @@ impl Caller {
                 });
             }
         }
-        let mut refusal = None;
-        for _ in 0..ADMIT_ATTEMPTS {
-            // Refusals are not stored: the same reservation may be asked for again.
-            let answer = self.client.reserve(ask.clone()).await?.into_inner();
-            if Verdict::from(&answer) == Verdict::Admitted {
-                return Ok(());
-            }
-            refusal = Some(answer);
-            time::sleep(ADMIT_PAUSE).await;
-        }
-        Err(format!("{dependency} refuses: {refusal:?}").into())
+        let send = || {
+            let (mut client, ask) = (self.client.clone(), ask.clone());
+            async move { client.reserve(ask).await }
+        };
+        insist(send, |answer| Verdict::from(answer) == Verdict::Admitted).await
     }
 
-    async fn finish(&mut self, dependency: &str, kind: Kind, id: [u8; 16]) -> Result<(), Error> {
+    async fn finish(&self, dependency: &str, kind: Kind, id: [u8; 16]) -> Result<(), Error> {
         let mut release = success(dependency, &id);
         if let (Kind::Tracked(number), Some(pb::release_request::Use::Sent(sent))) = (kind, &mut release.r#use) {
             sent.set_terminal_state(pb::TerminalState::Completed);
             sent.result_ref = Some(vec![0x2F; RESULT_REF_BYTES]);
             release.operation_id = Some(operation_id(number));
         }
-        let answer = self.client.release(release).await?.into_inner();
-        if Verdict::from(&answer) == Verdict::Released {
-            Ok(())
-        } else {
-            Err(format!("{dependency} does not take a reservation back: {answer:?}").into())
-        }
+        let send = || {
+            let (mut client, release) = (self.client.clone(), release.clone());
+            async move { client.release(release).await }
+        };
+        // Where an answer was lost, or came after the short life of its permit, the record is as good as released.
+        insist(send, |answer| answer.result() != pb::ReleaseResult::Unknown).await
     }
 }
 

@@ -32,6 +32,9 @@ use crate::{
 /// How long a server may take to accept a connection or to answer the last calls of a slice.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// A server may lose an answer on a machine that stalls. More than one call in this many is a server that does not work.
+const CALLS_PER_FAILURE_MIN: u64 = 100;
+
 /// What is sent over and over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
@@ -67,6 +70,8 @@ pub(crate) struct Slice {
     pub(crate) admitted: u64,
     pub(crate) releases: u64,
     pub(crate) released: u64,
+    /// Among the asks and releases.
+    pub(crate) failed: u64,
     pub(crate) calls_per_second: f64,
     pub(crate) p50_micros: Option<u32>,
     pub(crate) p99_micros: Option<u32>,
@@ -79,6 +84,8 @@ pub(crate) struct Tally {
     pub(crate) admitted: u64,
     pub(crate) releases: u64,
     pub(crate) released: u64,
+    pub(crate) failed: u64,
+    pub(crate) first_failure: Option<Status>,
     pub(crate) latencies: Vec<u32>,
 }
 
@@ -98,7 +105,7 @@ impl Driver {
         Ok(Self { connections, callers, run, slices: 0 })
     }
 
-    /// Drives the server for `length`, then waits for what is unanswered. Any failed call fails the slice.
+    /// Drives the server for `length`, then waits for what is unanswered. Fails if more than a few calls do.
     pub(crate) async fn slice(
         &mut self,
         shape: Shape,
@@ -114,8 +121,8 @@ impl Driver {
             let (channel, dependencies) = (channel.clone(), dependencies.clone());
             tasks.spawn(async move {
                 match shape {
-                    Shape::Pair => unary(&channel, callers, &dependencies, ids, end, true).await,
-                    Shape::ReserveOnly => unary(&channel, callers, &dependencies, ids, end, false).await,
+                    Shape::Pair => Ok(unary(&channel, callers, &dependencies, ids, end, true).await),
+                    Shape::ReserveOnly => Ok(unary(&channel, callers, &dependencies, ids, end, false).await),
                     Shape::Session => session::drive(channel, callers, &dependencies, ids, end).await,
                 }
             });
@@ -130,7 +137,13 @@ impl Driver {
         time::timeout(length + PATIENCE, gather)
             .await
             .map_err(|_| format!("calls were unanswered {} s after the end of a slice", PATIENCE.as_secs()))??;
-        Ok(tally.into_slice(start.elapsed()))
+        let (slice, first_failure) = tally.into_slice(start.elapsed());
+        match first_failure {
+            Some(status) if slice.failed.saturating_mul(CALLS_PER_FAILURE_MIN) > slice.calls => {
+                Err(format!("{} of {} calls failed, the first with {status}", slice.failed, slice.calls).into())
+            }
+            Some(_) | None => Ok(slice),
+        }
     }
 }
 
@@ -146,7 +159,7 @@ async fn unary(
     mut ids: Ids,
     end: Instant,
     release: bool,
-) -> Result<Tally, Status> {
+) -> Tally {
     let mut running: FuturesUnordered<_> = (0..callers)
         .map(|caller| {
             let ids = Ids::new(ids.bits(), caller as u64);
@@ -155,9 +168,9 @@ async fn unary(
         .collect();
     let mut total = Tally::default();
     while let Some(tally) = running.next().await {
-        total.add(tally?);
+        total.add(tally);
     }
-    Ok(total)
+    total
 }
 
 /// One caller.
@@ -167,7 +180,7 @@ async fn call_until(
     mut ids: Ids,
     end: Instant,
     release: bool,
-) -> Result<Tally, Status> {
+) -> Tally {
     let reserve_path = PathAndQuery::from_static(RESERVE_PATH);
     let release_path = PathAndQuery::from_static(RELEASE_PATH);
     let mut tally = Tally::default();
@@ -175,15 +188,16 @@ async fn call_until(
     while sent_at < end {
         let pair = &calls[pick(ids.bits(), calls.len())];
         let id = ids.id();
-        let answer: pb::ReserveResponse = call(&mut grpc, &reserve_path, pair.reserve.with_id(id)).await?;
-        let verdict = Verdict::from(&answer);
+        let answer = call::<pb::ReserveResponse>(&mut grpc, &reserve_path, pair.reserve.with_id(id)).await;
+        let verdict = tally.judge(answer);
         sent_at = tally.note_ask(verdict, sent_at);
         if release && verdict == Verdict::Admitted {
-            let answer: pb::ReleaseResponse = call(&mut grpc, &release_path, pair.release.with_id(id)).await?;
-            sent_at = tally.note_release(Verdict::from(&answer), sent_at);
+            let answer = call::<pb::ReleaseResponse>(&mut grpc, &release_path, pair.release.with_id(id)).await;
+            let verdict = tally.judge(answer);
+            sent_at = tally.note_release(verdict, sent_at);
         }
     }
-    Ok(tally)
+    tally
 }
 
 async fn call<Answer: Message + Default + 'static>(
@@ -215,6 +229,21 @@ impl Dependencies {
 // === impl Tally ===
 
 impl Tally {
+    /// What an answer says; a failure is kept for the report.
+    pub(crate) fn judge<Answer>(&mut self, answer: Result<Answer, Status>) -> Verdict
+    where
+        for<'a> Verdict: From<&'a Answer>,
+    {
+        match answer {
+            Ok(answer) => Verdict::from(&answer),
+            Err(status) => {
+                self.failed += 1;
+                self.first_failure.get_or_insert(status);
+                Verdict::Failed
+            }
+        }
+    }
+
     /// Counts an answer to a Reserve and returns when it came.
     pub(crate) fn note_ask(&mut self, verdict: Verdict, sent_at: Instant) -> Instant {
         self.asks += 1;
@@ -241,21 +270,25 @@ impl Tally {
         self.admitted += other.admitted;
         self.releases += other.releases;
         self.released += other.released;
+        self.failed += other.failed;
+        self.first_failure = self.first_failure.take().or(other.first_failure);
         self.latencies.extend(other.latencies);
     }
 
-    fn into_slice(mut self, took: Duration) -> Slice {
+    fn into_slice(mut self, took: Duration) -> (Slice, Option<Status>) {
         let calls = self.asks + self.releases;
-        Slice {
+        let slice = Slice {
             calls,
             asks: self.asks,
             admitted: self.admitted,
             releases: self.releases,
             released: self.released,
+            failed: self.failed,
             calls_per_second: ratio(calls as f64, took.as_secs_f64()).unwrap_or(0.0),
             p50_micros: percentile(&mut self.latencies, 0.5),
             p99_micros: percentile(&mut self.latencies, 0.99),
-        }
+        };
+        (slice, self.first_failure)
     }
 }
 
@@ -328,10 +361,22 @@ mod tests {
         tally.note_ask(Verdict::Admitted, at);
         tally.note_release(Verdict::Released, at);
         tally.note_ask(Verdict::Refused, at);
-        let slice = tally.into_slice(Duration::from_secs(1));
+        let (slice, _) = tally.into_slice(Duration::from_secs(1));
         assert_eq!((slice.calls, slice.asks, slice.admitted), (3, 2, 1));
         assert_eq!((slice.releases, slice.released), (1, 1));
         assert!((slice.calls_per_second - 3.0).abs() < 1e-9);
-        assert_eq!(Tally::default().into_slice(Duration::ZERO), Slice::default());
+        assert_eq!(Tally::default().into_slice(Duration::ZERO).0, Slice::default());
+    }
+
+    #[test]
+    fn failed_calls_are_counted_and_the_first_is_kept() {
+        let mut tally = Tally::default();
+        for text in ["first", "second"] {
+            assert_eq!(tally.judge::<pb::ReserveResponse>(Err(Status::unavailable(text))), Verdict::Failed);
+            tally.note_ask(Verdict::Failed, Clock::instant());
+        }
+        let (slice, first) = tally.into_slice(Duration::from_secs(1));
+        assert_eq!((slice.asks, slice.admitted, slice.failed), (2, 0, 2));
+        assert_eq!(first.expect("kept").message(), "first");
     }
 }

@@ -51,6 +51,8 @@ pub(crate) struct Row {
     /// Of the side that admitted less.
     admitted_share: Option<f64>,
     released_share: Option<f64>,
+    /// Of both sides; they count as not admitted or not released.
+    failed_calls: u64,
     rounds: usize,
     targets: Goals,
     /// Absent where nothing is to be reached.
@@ -145,6 +147,7 @@ impl Row {
             client_cpu_micros_per_call: per_call(subject(), |side| side.client_cpu_micros),
             admitted_share: both(|slice| (slice.admitted, slice.asks)),
             released_share: both(|slice| (slice.released, slice.releases)),
+            failed_calls: subject().chain(baseline()).map(|side| side.slice.failed).sum(),
             rounds: rounds.len(),
             targets: comparison.goals,
             reached: comparison.goals.reached(ratio_median, p99_ratio, script_calls),
@@ -265,6 +268,7 @@ mod tests {
             admitted,
             releases: admitted,
             released: admitted,
+            failed: 0,
             calls_per_second,
             p50_micros: Some(p99_micros / 2),
             p99_micros: Some(p99_micros),

@@ -6,7 +6,7 @@ use std::time::Instant;
 use budgetd::clock::Clock;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Status, client::Grpc, codegen::http::uri::PathAndQuery, transport::Channel};
+use tonic::{Code, Request, Status, client::Grpc, codegen::http::uri::PathAndQuery, transport::Channel};
 
 use budget_proto::pb;
 
@@ -70,14 +70,11 @@ pub(crate) async fn drive(
     while unanswered > 0 {
         let answer: pb::SessionResponse =
             answers.message().await?.ok_or_else(|| Status::aborted("the stream ended with calls unanswered"))?;
-        let verdict = Verdict::from(&answer);
         let index = usize::try_from(answer.correlation_id).ok().and_then(|id| id.checked_sub(1));
         let caller = index
             .and_then(|index| crew.get_mut(index))
             .ok_or_else(|| Status::internal(format!("answer to no call: correlation_id {}", answer.correlation_id)))?;
-        if verdict == Verdict::Failed {
-            return Err(Status::internal(format!("a call of a Session failed: {:?}", answer.answer)));
-        }
+        let verdict = tally.judge(failure(&answer).map_or(Ok(answer), Err));
         let now = match caller.waits_for {
             Waits::Reserve => tally.note_ask(verdict, caller.sent_at),
             Waits::Release => tally.note_release(verdict, caller.sent_at),
@@ -96,6 +93,21 @@ pub(crate) async fn drive(
     match answers.message().await? {
         None => Ok(tally),
         Some(_) => Err(Status::internal("an answer came after the last call was answered")),
+    }
+}
+
+/// That of one call, not of the stream.
+fn failure(answer: &pb::SessionResponse) -> Option<Status> {
+    match &answer.answer {
+        Some(pb::session_response::Answer::Failure(failure)) => {
+            Some(Status::new(Code::from_i32(failure.code), failure.message.clone()))
+        }
+        Some(
+            pb::session_response::Answer::Reserve(_)
+            | pb::session_response::Answer::Release(_)
+            | pb::session_response::Answer::Extend(_),
+        )
+        | None => None,
     }
 }
 

@@ -243,8 +243,8 @@ impl From<&pb::SessionResponse> for Verdict {
         match &answer.answer {
             Some(pb::session_response::Answer::Reserve(answer)) => answer.into(),
             Some(pb::session_response::Answer::Release(answer)) => answer.into(),
-            Some(pb::session_response::Answer::Extend(_)) => Self::Refused,
-            Some(pb::session_response::Answer::Failure(_)) | None => Self::Failed,
+            Some(pb::session_response::Answer::Extend(_)) | None => Self::Refused,
+            Some(pb::session_response::Answer::Failure(_)) => Self::Failed,
         }
     }
 }
