@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicI64, Ordering},
     },
     time::{Instant, SystemTime, UNIX_EPOCH},
@@ -44,6 +44,19 @@ impl Clock {
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX)),
         }
+    }
+
+    /// What a manual clock shows; none for the machine's clocks.
+    #[must_use]
+    pub fn injected_ms(&self) -> Option<i64> {
+        self.manual_ms.as_ref().map(|ms| ms.load(Ordering::Relaxed))
+    }
+
+    /// Milliseconds since some moment of this process; they never go back, unless a manual clock's hands are moved so.
+    #[must_use]
+    pub fn monotonic_ms(&self) -> i64 {
+        static START: LazyLock<Instant> = LazyLock::new(Clock::instant);
+        self.injected_ms().unwrap_or_else(|| i64::try_from(START.elapsed().as_millis()).unwrap_or(i64::MAX))
     }
 
     /// For deadlines on this machine.

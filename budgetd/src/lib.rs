@@ -6,6 +6,7 @@
 //!          ├─ policies ── name → numbers
 //!          └─ store ── one atomic step on one ledger (budget::ledger)
 //! ```
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests"))]
 
 pub mod cli;
 pub mod clock;

@@ -1,6 +1,8 @@
 //! Where ledgers live. A store applies one [`Step`] atomically and knows nothing of gRPC.
 
+pub mod fallback;
 pub mod memory;
+pub mod redis;
 
 use std::{future::Future, time::Instant};
 

@@ -10,7 +10,7 @@ use budget_tests::{
 };
 use budgetd::{
     clock::{Clock, Hands},
-    policies::{MemoryRepository, Policies, effective_toml},
+    policies::{Policies, effective_toml, repository::MemoryRepository},
     store::{Store, memory::MemoryStore, redis::RedisStore},
 };
 use tokio::runtime::Runtime;

@@ -1,7 +1,14 @@
 //! Tests that need more than one crate, in one binary.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod conformance;
 mod daemon;
+mod differential;
 mod licences;
 mod python;
+mod redis_faults;
+mod redis_health;
+mod redis_store;
+mod redis_world;
+mod replicas;
 mod tidy;

@@ -11,24 +11,24 @@ use budget::{
 use budget_tests::rng::Rng;
 
 /// Operation ids a world draws from: few, so that they meet.
-pub const OPERATIONS: [&str; 6] = ["o1", "o2", "o3", "o4", "ord:é 5", "o{6}%"];
+pub(super) const OPERATIONS: [&str; 6] = ["o1", "o2", "o3", "o4", "ord:é 5", "o{6}%"];
 const UNITS: [&str; 4] = ["in", "out", "usd", "gone"];
 
 /// Draws policies, times and steps.
 #[derive(Debug)]
-pub struct Source {
-    pub rng: Rng,
+pub(super) struct Source {
+    pub(super) rng: Rng,
     /// Ids in use, with the operation each was reserved for.
     seen: Vec<(ReservationId, Option<usize>)>,
     next_id: u64,
 }
 
 impl Source {
-    pub fn new(rng: Rng) -> Self {
+    pub(super) fn new(rng: Rng) -> Self {
         Self { rng, seen: Vec::new(), next_id: 0 }
     }
 
-    pub fn chance(&mut self, percent: u64) -> bool {
+    pub(super) fn chance(&mut self, percent: u64) -> bool {
         self.rng.below(100) < percent
     }
 
@@ -42,7 +42,7 @@ impl Source {
     }
 
     /// A valid policy; about one in eight is extreme.
-    pub fn numbers(&mut self) -> Numbers {
+    pub(super) fn numbers(&mut self) -> Numbers {
         loop {
             let spec = if self.chance(12) { self.extreme_spec() } else { self.ordinary_spec() };
             let (retries_off, named) = (self.chance(7), self.chance(50));
@@ -113,7 +113,7 @@ impl Source {
     }
 
     /// How far the clock moves: mostly not or a little, sometimes far, sometimes back.
-    pub fn elapsed_ms(&mut self) -> i64 {
+    pub(super) fn elapsed_ms(&mut self) -> i64 {
         match self.rng.below(100) {
             0..40 => 0,
             40..75 => self.between(1, 40),
@@ -126,7 +126,7 @@ impl Source {
     }
 
     /// A step; `used` tells the attempts the model counts for an operation.
-    pub fn step(&mut self, numbers: &Numbers, used: impl Fn(usize) -> i64) -> Step {
+    pub(super) fn step(&mut self, numbers: &Numbers, used: impl Fn(usize) -> i64) -> Step {
         match self.rng.below(100) {
             0..55 => Step::Reserve(self.reserve(numbers, used)),
             55..90 => Step::Release(self.release()),
@@ -150,6 +150,13 @@ impl Source {
         }
         self.seen.push((id, operation));
         id
+    }
+
+    /// The ledger has nothing under this id: later steps are to be mostly about ids of which it has.
+    pub(super) fn nothing_under(&mut self, id: ReservationId) {
+        if !self.chance(10) {
+            self.seen.retain(|(seen, _)| *seen != id);
+        }
     }
 
     fn known_id(&mut self) -> (ReservationId, Option<usize>) {
@@ -179,16 +186,13 @@ impl Source {
     }
 
     fn reserve(&mut self, numbers: &Numbers, used: impl Fn(usize) -> i64) -> Reserve {
-        let operation = self.chance(30).then(|| self.between(0, 5)).map(|index| usize::try_from(index).expect("an index"));
+        let operation =
+            self.chance(45).then(|| self.between(0, 5)).map(|index| usize::try_from(index).expect("an index"));
         let number = match operation {
             Some(index) if self.chance(70) => used(index) + 1,
             _ => self.pick(&[1, 1, 1, 1, 2, 2, 3, 4]),
         };
-        let cause = if number > 1 {
-            Some(self.pick(&Cause::ALL))
-        } else {
-            self.chance(5).then_some(Cause::Failover)
-        };
+        let cause = if number > 1 { Some(self.pick(&Cause::ALL)) } else { self.chance(5).then_some(Cause::Failover) };
         let again = self.chance(12);
         let (id, operation) = if again { self.known_id() } else { (self.fresh_id(operation), operation) };
         // Few, so that asks without a unit of the policy stay rare.
@@ -225,9 +229,12 @@ impl Source {
             Use::NotSent
         } else {
             let outcome = if self.chance(50) { Outcome::Success } else { self.pick(&Outcome::ALL) };
-            let terminal = (named.is_some() && self.chance(20)).then(|| self.pick(&TerminalState::ALL));
-            let result_ref: Option<Box<[u8]>> =
-                if terminal.is_some() && self.chance(60) { Some(self.pick(&[vec![], vec![0, 255, 7], vec![b'r'; 128]]).into()) } else { None };
+            let terminal = (named.is_some() && self.chance(50)).then(|| self.pick(&TerminalState::ALL));
+            let result_ref: Option<Box<[u8]>> = if terminal.is_some() && self.chance(60) {
+                Some(self.pick(&[vec![], vec![0, 255, 7], vec![b'r'; 128]]).into())
+            } else {
+                None
+            };
             let costs = if self.chance(40) { self.costs() } else { Vec::new() };
             Use::Sent(Sent { outcome, costs, terminal, result_ref })
         };

@@ -5,11 +5,15 @@
 
 mod worlds;
 
-use std::{collections::BTreeMap, env, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashSet},
+    env,
+    sync::Arc,
+};
 
 use budget::{
-    decision::{Answer, ExtendResult, Invalid, Stale, Step},
-    ids::{OperationId, PolicyVersion},
+    decision::{Answer, DenyReason, ExtendResult, Invalid, ReleaseResult, Stale, Step},
+    ids::{DependencyId, OperationId, PolicyVersion},
     ledger::{Ledger, Start},
     policy::Numbers,
 };
@@ -18,8 +22,9 @@ use budget_tests::{
     rng::Rng,
 };
 use budgetd::store::redis::{
-    keys::{Keys, Prefix},
-    scripts::{ApplyReply, Call, Scripts},
+    codec::{Apply, Reply, pack_numbers, read_reply, reservation_of},
+    keys::Keys,
+    scripts::{APPLY, By, Script},
 };
 use deadpool_redis::redis::{self, Value};
 use worlds::{OPERATIONS, Source};
@@ -31,11 +36,25 @@ const CALLS_PER_WORLD: usize = 1_500;
 /// Each kind of answer must be seen this often per million steps.
 const SEEN_MIN_PER_MILLION: u64 = 1_000;
 
-const DUMP: &str = concat!(
-    include_str!("../../budgetd/lua/bucket.lua"),
-    include_str!("../../budgetd/lua/ledger.lua"),
-    include_str!("differential/dump.lua")
-);
+/// The script that shows the whole state: what every script about a ledger begins with, the formats of `apply.lua`, and its
+/// own text.
+fn dump_script() -> Script {
+    let apply = include_str!("../../budgetd/lua/apply.lua");
+    let constants =
+        apply.lines().filter(|line| line.contains(" <const> = ")).fold(String::new(), |all, line| all + line + "\n");
+    let prelude = concat!(include_str!("../../budgetd/lua/bucket.lua"), include_str!("../../budgetd/lua/ledger.lua"));
+    Script::new(&[prelude, &constants, include_str!("differential/dump.lua")].concat())
+}
+
+/// One call of `apply.lua`.
+#[derive(Debug)]
+struct Call {
+    version: PolicyVersion,
+    numbers: Arc<Numbers>,
+    force: bool,
+    now_ms: i64,
+    steps: Vec<Step>,
+}
 
 struct World {
     name: String,
@@ -77,7 +96,10 @@ impl World {
             let version = if self.source.chance(20) {
                 PolicyVersion { id: last.id + 1, ..last }
             } else {
-                PolicyVersion { number: last.number + 1, id: i64::try_from(self.source.rng.below(1 << 52)).expect("52 bits") }
+                PolicyVersion {
+                    number: last.number + 1,
+                    id: i64::try_from(self.source.rng.below(1 << 52)).expect("52 bits"),
+                }
             };
             let numbers = Arc::new(self.source.numbers());
             self.versions.push((version, numbers));
@@ -91,16 +113,28 @@ impl World {
             let used: Vec<i64> = (0..OPERATIONS.len()).map(|index| self.used(index)).collect();
             steps.push(self.source.step(&numbers, |index| used[index]));
         }
-        if self.source.chance(3) {
-            // A batch that holds an ask twice must see itself.
-            steps.push(steps[0].clone());
-        }
+        // Steps of one reservation go into calls of their own.
+        let mut ids = HashSet::new();
+        steps.retain(|step| ids.insert(reservation_of(step)));
         let model =
             self.model.get_or_insert_with(|| Ledger::new(version, Arc::clone(&numbers), Start::Empty, self.clock_ms));
         let begun = model.begin(version, &numbers, force, self.clock_ms);
-        let expected = begun.map(|()| steps.iter().map(|step| model.step(step)).collect());
+        let expected: Result<Vec<Answer>, Stale> = begun.map(|()| steps.iter().map(|step| model.step(step)).collect());
         self.dump = model.dump();
-        let call = Call { version, numbers, force, now_ms: Some(self.clock_ms), steps };
+        let answers: &[Answer] = expected.as_ref().map_or(&[], Vec::as_slice);
+        for (step, answer) in steps.iter().zip(answers) {
+            let nothing = match answer {
+                Answer::Denied(denied) => denied.reason != DenyReason::AlreadyReleased,
+                Answer::Released(result) => *result == ReleaseResult::Unknown,
+                Answer::Extended(result) => *result == ExtendResult::Unknown,
+                Answer::Invalid(_) => matches!(step, Step::Reserve(_)),
+                Answer::Admitted(_) => matches!(step, Step::Reserve(ask) if ask.no_release),
+            };
+            if nothing {
+                self.source.nothing_under(reservation_of(step));
+            }
+        }
+        let call = Call { version, numbers, force, now_ms: self.clock_ms, steps };
         Round { call, expected }
     }
 }
@@ -132,15 +166,45 @@ fn kind(step: &Step, answer: &Answer) -> String {
 }
 
 const KINDS: [&str; 39] = [
-    "admitted: original", "admitted: transient", "admitted: throttled", "admitted: timeout", "admitted: hedge",
-    "admitted: failover", "admitted: replayed", "admitted: booked ahead", "denied: retries_off", "denied: no_time_left",
-    "denied: attempt_limit, impossible", "denied: retry_budget", "denied: retry_budget, impossible", "denied: in_flight",
-    "denied: cost", "denied: cost, impossible", "denied: admission", "denied: already_released", "denied: in_progress",
-    "denied: completed", "denied: conflict", "denied: outcome_unknown", "denied: out_of_order", "shadow: no_time_left",
-    "shadow: attempt_limit", "shadow: retry_budget", "shadow: admission", "release: applied",
-    "release: already_released", "release: expired", "release: unknown", "extend: extended", "extend: already released",
-    "extend: expired", "extend: unknown", "invalid: unknown unit", "invalid: expires in too long",
-    "invalid: operation mismatch", "stale",
+    "admitted: original",
+    "admitted: transient",
+    "admitted: throttled",
+    "admitted: timeout",
+    "admitted: hedge",
+    "admitted: failover",
+    "admitted: replayed",
+    "admitted: booked ahead",
+    "denied: retries_off",
+    "denied: no_time_left",
+    "denied: attempt_limit, impossible",
+    "denied: retry_budget",
+    "denied: retry_budget, impossible",
+    "denied: in_flight",
+    "denied: cost",
+    "denied: cost, impossible",
+    "denied: admission",
+    "denied: already_released",
+    "denied: in_progress",
+    "denied: completed",
+    "denied: conflict",
+    "denied: outcome_unknown",
+    "denied: out_of_order",
+    "shadow: no_time_left",
+    "shadow: attempt_limit",
+    "shadow: retry_budget",
+    "shadow: admission",
+    "release: applied",
+    "release: already_released",
+    "release: expired",
+    "release: unknown",
+    "extend: extended",
+    "extend: already released",
+    "extend: expired",
+    "extend: unknown",
+    "invalid: unknown unit",
+    "invalid: expires in too long",
+    "invalid: operation mismatch",
+    "stale",
 ];
 
 fn dump_lines(reply: &Value) -> Vec<String> {
@@ -157,12 +221,12 @@ fn run(flavour: Flavour, steps_wanted: u64) {
     let server = RedisServer::start(flavour);
     let client = redis::Client::open(server.unix_url()).expect("a URL");
     let mut connection = client.get_connection().expect("a connection");
-    let scripts = Scripts::new();
-    let dump = redis::Script::new(DUMP);
-    for code in [scripts.apply_code(), DUMP] {
-        redis::cmd("SCRIPT").arg("LOAD").arg(code).exec(&mut connection).expect("a script");
+    let dump = dump_script();
+    for script in [&*APPLY, &dump] {
+        script.load().exec(&mut connection).expect("a script");
     }
-    let keys = Keys::new(Prefix::new("diff").expect("a prefix"));
+    let keys = Keys::new("diff").expect("a prefix");
+    let operations = OPERATIONS.map(|id| OperationId::new(id).expect("an id"));
     let mut made = 0;
     let mut world = |rng: &mut Rng| {
         made += 1;
@@ -175,26 +239,39 @@ fn run(flavour: Flavour, steps_wanted: u64) {
         let rounds: Vec<Round> = worlds.iter_mut().map(World::round).collect();
         let mut pipeline = redis::pipe();
         for (world, round) in worlds.iter().zip(&rounds) {
-            pipeline.add_command(scripts.apply_command(&keys, &world.name, &round.call));
-            let ids = OPERATIONS.map(|id| OperationId::new(id).expect("an id"));
-            let all_keys = keys.with_operations(&world.name, &ids);
-            let command = pipeline.cmd("EVALSHA").arg(dump.get_hash()).arg(all_keys.len()).arg(all_keys);
+            let keys = keys.dependency(&DependencyId::new(&world.name).expect("a name"));
+            let apply = Apply {
+                keys: &keys,
+                now_ms: &round.call.now_ms.to_string(),
+                version: round.call.version,
+                force: round.call.force,
+                numbers: &pack_numbers(&round.call.numbers),
+            };
+            pipeline.add_command(apply.command(By::Digest, round.call.steps.iter().map(|step| (step, 0))));
+            let ledger_keys = keys.of_every_batch();
+            let mut command = dump.call(By::Digest, ledger_keys.len() + operations.len());
+            command.arg(&ledger_keys[..]);
+            for operation in &operations {
+                command.arg(keys.operation(operation));
+            }
             command.arg(&OPERATIONS[..]);
+            pipeline.add_command(command);
         }
         let replies: Vec<Value> = pipeline.query(&mut connection).expect("replies");
         for ((world, round), reply) in worlds.iter_mut().zip(&rounds).zip(replies.chunks(2)) {
             let context = || format!("{} call {}: {:#?}", world.name, world.calls, round.call);
-            let answered = scripts.decode_apply(&reply[0], &round.call).unwrap_or_else(|error| panic!("{error} in {}", context()));
+            let answered = read_reply(reply[0].clone(), round.call.steps.iter())
+                .unwrap_or_else(|error| panic!("{error}: {:?} in {}", reply[0], context()));
             match (&round.expected, &answered) {
-                (Ok(expected), ApplyReply::Done { answers, version, .. }) => {
+                (Ok(expected), Reply::Done { answers, version, .. }) => {
                     assert_eq!(answers, expected, "answers differ (left Redis) in {}", context());
                     assert_eq!(*version, world.model.as_ref().expect("a model").version());
                     for (step, answer) in round.call.steps.iter().zip(answers) {
                         *seen.entry(kind(step, answer)).or_default() += 1;
                     }
                 }
-                (Err(stale), ApplyReply::Stale { ledger_version }) => {
-                    assert_eq!(*ledger_version, stale.ledger_version);
+                (Err(stale), Reply::Stale { version }) => {
+                    assert_eq!(*version, stale.ledger_version);
                     *seen.entry("stale".to_owned()).or_default() += 1;
                 }
                 (expected, answered) => panic!("{expected:?} against {answered:?} in {}", context()),

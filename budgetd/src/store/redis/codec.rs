@@ -1,0 +1,478 @@
+//! Steps and numbers as scripts receive them, and their replies as answers. The layout is written at the head of
+//! `apply.lua`, `bucket.lua` and `view.lua`.
+//!
+//! Everything sent is packed in fixed formats, big-endian; integers of seven bytes hold everything below 2^53, which is
+//! what a script's doubles hold exactly. A reply is judged completely; one that no script of ours gives is an error,
+//! never a panic or a guess.
+
+use std::{collections::HashMap, vec};
+
+use budget::{
+    decision::{
+        Admitted, Answer, Attempt, Cause, Denied, DenyReason, ExtendResult, Invalid, OperationState, Outcome, Release,
+        ReleaseResult, Reserve, Step, TerminalState, Use,
+    },
+    ids::{OperationId, PolicyVersion, RESULT_REF_BYTES_MAX, ReservationId, UnitId},
+    ledger::{Counters, View},
+    policy::{BucketNumbers, Numbers},
+    units::EXACT_MAX,
+};
+use deadpool_redis::redis::{Cmd, Value};
+
+use super::{
+    keys::DependencyKeys,
+    scripts::{APPLY, By},
+    value,
+};
+
+/// Most steps of one call.
+pub const STEPS_MAX: usize = 256;
+/// Keys before the operations in the list of keys.
+const KEYS_BEFORE_OPERATIONS: usize = 5;
+
+const RESERVE: u8 = 1;
+const RELEASE: u8 = 2;
+const EXTEND: u8 = 3;
+
+/// A call of `apply.lua` but for its steps.
+#[derive(Clone, Copy, Debug)]
+pub struct Apply<'a> {
+    /// Of the ledger.
+    pub keys: &'a DependencyKeys,
+    /// The time, or an empty text for the server's own.
+    pub now_ms: &'a str,
+    /// Of the policies the numbers come from.
+    pub version: PolicyVersion,
+    /// Decide even if the ledger has a newer version, with the ledger's numbers.
+    pub force: bool,
+    /// What [`pack_numbers`] gave.
+    pub numbers: &'a [u8],
+}
+
+/// A reply of `apply.lua`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// One answer for each step.
+    Done {
+        /// The ledger's.
+        version: PolicyVersion,
+        /// Its policy only watches.
+        shadow: bool,
+        /// In the order of the steps.
+        answers: Vec<Answer>,
+    },
+    /// Nothing was done: the ledger has newer numbers.
+    Stale {
+        /// The ledger's.
+        version: PolicyVersion,
+    },
+}
+
+/// What is wrong with a reply.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unexpected {
+    /// Scripts give flat arrays.
+    #[error("is {0}, must be an array")]
+    NotAnArray(&'static str),
+    /// Something is missing.
+    #[error("ends before {0}")]
+    Ends(&'static str),
+    /// An item is of another type, or has a value that has no meaning.
+    #[error("{what} is {found}, must be {rule}")]
+    Field {
+        /// Which.
+        what: &'static str,
+        /// What stands there.
+        found: String,
+        /// What is required.
+        rule: &'static str,
+    },
+    /// More than there are answers for.
+    #[error("has {0} items too many")]
+    TooLong(usize),
+}
+
+// === impl Apply ===
+
+impl Apply<'_> {
+    /// The command that applies steps, at most [`STEPS_MAX`], each of another reservation. With each step comes how long
+    /// it has waited, which is taken from its time left.
+    #[must_use]
+    pub fn command<'s>(&self, by: By, steps: impl ExactSizeIterator<Item = (&'s Step, i64)> + Clone) -> Cmd {
+        let mut packing = Packing { bytes: Vec::with_capacity(40 * steps.len()), ..Packing::default() };
+        for (step, waited_ms) in steps.clone() {
+            packing.step(step, waited_ms);
+        }
+        let keys = self.keys.of_every_batch();
+        let mut command = APPLY.call(by, keys.len().saturating_add(packing.operations.len()));
+        for key in &keys {
+            command.arg(key);
+        }
+        for operation in &packing.operations {
+            command.arg(self.keys.operation(operation));
+        }
+        command.arg(self.now_ms).arg(self.version.number).arg(self.version.id).arg(u8::from(self.force));
+        command.arg(self.numbers).arg(packing.bytes);
+        for (step, _) in steps {
+            command.arg(&reservation_of(step).0);
+        }
+        command
+    }
+}
+
+/// The reservation a step is about.
+#[must_use]
+pub const fn reservation_of(step: &Step) -> ReservationId {
+    match step {
+        Step::Reserve(ask) => ask.id,
+        Step::Release(release) => release.id,
+        Step::Extend(extend) => extend.id,
+    }
+}
+
+/// Packs the numbers of a policy.
+#[must_use]
+pub fn pack_numbers(numbers: &Numbers) -> Vec<u8> {
+    let mut packing = Packing::default();
+    let unlimited = BucketNumbers { den: 1, ..BucketNumbers::default() };
+    packing.byte(numbers.shadow.into());
+    packing.byte(numbers.retries_off.into());
+    packing.byte(numbers.admission.is_some().into());
+    packing.bucket(&numbers.admission.unwrap_or(unlimited));
+    packing.int::<4>(numbers.max_in_flight);
+    for keep in numbers.keep_in_flight {
+        packing.int::<4>(keep);
+    }
+    packing.int::<4>(numbers.permit_ttl_ms);
+    packing.int::<4>(numbers.max_wait_ms);
+    packing.bucket(&numbers.retry);
+    packing.int::<4>(numbers.deposit_micros);
+    packing.byte(numbers.earn_on_success.into());
+    for cost in numbers.retry_cost_micros {
+        packing.int::<4>(cost);
+    }
+    packing.int::<2>(numbers.max_attempts);
+    packing.int::<5>(numbers.retention_ms);
+    packing.int::<4>(numbers.absent_admission_micros);
+    packing.int::<5>(numbers.idle_ttl_ms);
+    for (unit, bucket) in &numbers.units {
+        packing.int::<7>(unit.raw());
+        packing.bucket(bucket);
+    }
+    packing.bytes
+}
+
+/// Packed steps, and the operations they name in the order of their keys.
+#[derive(Default)]
+struct Packing<'a> {
+    bytes: Vec<u8>,
+    operations: Vec<&'a OperationId>,
+    at: HashMap<&'a OperationId, usize>,
+}
+
+impl<'a> Packing<'a> {
+    fn byte(&mut self, value: i64) {
+        self.bytes.push(u8::try_from(value).unwrap_or(u8::MAX));
+    }
+
+    /// The nearest number of `N` bytes. What is further away means the same: it is beyond every limit.
+    fn int<const N: usize>(&mut self, value: i64) {
+        let most = if N < 7 { (1 << (8 * N - 1)) - 1 } else { EXACT_MAX };
+        let bytes = value.clamp(-most, most).to_be_bytes();
+        self.bytes.extend_from_slice(&bytes[8 - N..]);
+    }
+
+    /// Its length, then itself.
+    fn text(&mut self, bytes: &[u8]) {
+        debug_assert!(bytes.len() <= usize::from(u8::MAX), "judged before");
+        self.byte(i64::try_from(bytes.len()).unwrap_or(i64::MAX));
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    fn bucket(&mut self, numbers: &BucketNumbers) {
+        self.int::<7>(numbers.num);
+        self.int::<4>(numbers.den);
+        self.int::<7>(numbers.burst);
+        for keep in numbers.keep {
+            self.int::<7>(keep);
+        }
+    }
+
+    /// Its place in the list of keys, from 1; 0 for none.
+    fn operation_key(&mut self, id: Option<&'a OperationId>) {
+        let key = id.map_or(0, |id| {
+            let next = self.operations.len();
+            let at = *self.at.entry(id).or_insert(next);
+            if at == next {
+                self.operations.push(id);
+            }
+            at.saturating_add(KEYS_BEFORE_OPERATIONS).saturating_add(1)
+        });
+        self.bytes.extend_from_slice(&u16::try_from(key).unwrap_or(u16::MAX).to_be_bytes());
+    }
+
+    fn step(&mut self, step: &'a Step, waited_ms: i64) {
+        match step {
+            Step::Reserve(ask) => self.reserve(ask, waited_ms),
+            Step::Release(release) => self.release(release),
+            Step::Extend(extend) => {
+                self.bytes.push(EXTEND);
+                self.int::<7>(extend.permit_ttl_ms);
+            }
+        }
+    }
+
+    fn reserve(&mut self, ask: &'a Reserve, waited_ms: i64) {
+        self.bytes.push(RESERVE);
+        self.int::<4>(ask.attempt.number.into());
+        self.byte(ask.attempt.cause.map_or(0, Cause::code));
+        self.int::<7>(ask.time_left_ms.map_or(-1, |left_ms| left_ms.saturating_sub(waited_ms).max(0)));
+        self.int::<7>(ask.max_wait_ms);
+        self.int::<7>(ask.permit_ttl_ms.unwrap_or(-1));
+        self.byte(ask.priority.code());
+        self.byte(ask.no_release.into());
+        self.operation_key(ask.operation.as_ref().map(|operation| &operation.id));
+        self.byte(i64::try_from(ask.costs.len()).unwrap_or(i64::MAX));
+        if let Some(operation) = &ask.operation {
+            self.int::<7>(operation.id.hash());
+            self.int::<7>(operation.expires_in_ms.unwrap_or(-1));
+            self.text(operation.fingerprint.as_slice());
+        }
+        self.costs(&ask.costs);
+    }
+
+    fn release(&mut self, release: &'a Release) {
+        let sent = match &release.used {
+            Use::NotSent => None,
+            Use::Sent(sent) => Some(sent),
+        };
+        let costs = sent.map_or(&[][..], |sent| &sent.costs);
+        self.bytes.push(RELEASE);
+        self.byte(sent.is_none().into());
+        self.byte(sent.map_or(0, |sent| sent.outcome.code()));
+        self.byte(sent.and_then(|sent| sent.terminal).map_or(0, TerminalState::code));
+        self.operation_key(release.operation.as_ref());
+        self.byte(i64::try_from(costs.len()).unwrap_or(i64::MAX));
+        if let Some(operation) = &release.operation {
+            let reference = sent.and_then(|sent| sent.result_ref.as_deref());
+            self.int::<7>(operation.hash());
+            self.byte(reference.is_some().into());
+            self.text(reference.unwrap_or_default());
+        }
+        self.costs(costs);
+    }
+
+    fn costs(&mut self, costs: &[budget::decision::Cost]) {
+        for cost in costs {
+            self.int::<7>(cost.unit.raw());
+            self.int::<7>(cost.amount_micros);
+        }
+    }
+}
+
+/// Reads a reply of `apply.lua` to these steps.
+///
+/// # Errors
+/// If it is not one the script gives to them.
+pub fn read_reply<'a>(reply: Value, steps: impl Iterator<Item = &'a Step>) -> Result<Reply, Unexpected> {
+    let mut items = Items::of(reply)?;
+    let status = items.within("status", 0, 1)?;
+    let version = items.version()?;
+    let shadow = items.flag("shadow")?;
+    let defaults = Defaults {
+        permit_ttl_ms: items.amount("default permit_ttl")?,
+        max_attempts: items.amount("default attempts")?,
+    };
+    if status == 1 {
+        items.end()?;
+        return Ok(Reply::Stale { version });
+    }
+    let answers = steps.map(|step| items.answer(step, defaults)).collect::<Result<_, _>>()?;
+    items.end()?;
+    Ok(Reply::Done { version, shadow, answers })
+}
+
+/// What most answers of a batch have in common.
+#[derive(Clone, Copy)]
+struct Defaults {
+    permit_ttl_ms: i64,
+    max_attempts: i64,
+}
+
+impl Defaults {
+    /// Admitted at once, with nothing special.
+    fn admitted(self, attempt: Attempt) -> Admitted {
+        Admitted {
+            start_after_ms: 0,
+            permit_ttl_ms: self.permit_ttl_ms,
+            attempts_left: self.max_attempts.saturating_sub(attempt.number.into()).max(0),
+            replayed: false,
+            would_be_denied: None,
+        }
+    }
+}
+
+/// Reads a reply of `view.lua`.
+///
+/// # Errors
+/// If it is not one the script gives.
+pub(super) fn read_view(reply: Value) -> Result<Option<View>, Unexpected> {
+    let mut items = Items::of(reply)?;
+    if !items.flag("whether there is a ledger")? {
+        items.end()?;
+        return Ok(None);
+    }
+    let version = items.version()?;
+    let shadow = items.flag("shadow")?;
+    let limited = items.flag("limited")?;
+    let admission_balance_micros = Some(items.int("admission balance")?).filter(|_| limited);
+    let retry_balance_micros = items.int("retry balance")?;
+    let in_flight = items.int("permits")?;
+    let mut counters = [0; 10];
+    for counter in &mut counters {
+        *counter = items.int("a counter")?;
+    }
+    let mut units = Vec::with_capacity(items.left() / 2);
+    while items.left() > 0 {
+        units.push((UnitId::from_raw(items.int("unit")?), items.int("unit's balance")?));
+    }
+    Ok(Some(View {
+        version,
+        shadow,
+        admission_balance_micros,
+        retry_balance_micros,
+        units,
+        in_flight,
+        counters: Counters::from_list(counters),
+    }))
+}
+
+/// The items of a flat reply, one after the other.
+struct Items(vec::IntoIter<Value>);
+
+impl Items {
+    fn of(reply: Value) -> Result<Self, Unexpected> {
+        match value::array(reply) {
+            Ok(items) => Ok(Self(items.into_iter())),
+            Err(other) => Err(Unexpected::NotAnArray(value::type_name(&other))),
+        }
+    }
+
+    fn left(&self) -> usize {
+        self.0.len()
+    }
+
+    fn end(&self) -> Result<(), Unexpected> {
+        match self.left() {
+            0 => Ok(()),
+            more => Err(Unexpected::TooLong(more)),
+        }
+    }
+
+    fn int(&mut self, what: &'static str) -> Result<i64, Unexpected> {
+        let item = self.0.next().ok_or(Unexpected::Ends(what))?;
+        let Value::Int(value) = item else {
+            let found = value::type_name(&item).to_owned();
+            return Err(Unexpected::Field { what, found, rule: "an integer" });
+        };
+        Ok(value)
+    }
+
+    fn bytes(&mut self, what: &'static str, max: usize) -> Result<Vec<u8>, Unexpected> {
+        let item = self.0.next().ok_or(Unexpected::Ends(what))?;
+        let Value::BulkString(bytes) = item else {
+            let found = value::type_name(&item).to_owned();
+            return Err(Unexpected::Field { what, found, rule: "a string" });
+        };
+        if bytes.len() > max {
+            let found = format!("{} bytes", bytes.len());
+            return Err(Unexpected::Field { what, found, rule: "shorter" });
+        }
+        Ok(bytes)
+    }
+
+    fn within(&mut self, what: &'static str, min: i64, max: i64) -> Result<i64, Unexpected> {
+        self.code(what, |code| Some(code).filter(|code| (min..=max).contains(code)))
+    }
+
+    fn flag(&mut self, what: &'static str) -> Result<bool, Unexpected> {
+        Ok(self.within(what, 0, 1)? == 1)
+    }
+
+    /// Never negative.
+    fn amount(&mut self, what: &'static str) -> Result<i64, Unexpected> {
+        self.within(what, 0, i64::MAX)
+    }
+
+    fn code<T>(&mut self, what: &'static str, from: impl Fn(i64) -> Option<T>) -> Result<T, Unexpected> {
+        let code = self.int(what)?;
+        from(code).ok_or_else(|| Unexpected::Field { what, found: code.to_string(), rule: "a known value" })
+    }
+
+    /// 0 stands for none.
+    fn maybe_code<T>(&mut self, what: &'static str, from: impl Fn(i64) -> Option<T>) -> Result<Option<T>, Unexpected> {
+        self.code(what, |code| if code == 0 { Some(None) } else { from(code).map(Some) })
+    }
+
+    fn version(&mut self) -> Result<PolicyVersion, Unexpected> {
+        Ok(PolicyVersion { number: self.amount("version number")?, id: self.amount("version id")? })
+    }
+
+    fn answer(&mut self, step: &Step, defaults: Defaults) -> Result<Answer, Unexpected> {
+        let what = "answer";
+        let kind = self.int(what)?;
+        Ok(match (step, kind) {
+            (Step::Reserve(ask), 0) => Answer::Admitted(defaults.admitted(ask.attempt)),
+            (Step::Reserve(ask), 1) => Answer::Admitted(Admitted {
+                start_after_ms: self.amount("start_after")?,
+                permit_ttl_ms: self.amount("permit_ttl")?,
+                replayed: self.flag("replayed")?,
+                would_be_denied: self.maybe_code("would-be reason", DenyReason::from_code)?,
+                ..defaults.admitted(ask.attempt)
+            }),
+            (Step::Reserve(_), 2) => Answer::Denied(self.denied()?),
+            (Step::Reserve(_), 3) => Answer::Denied(self.denied_by_operation()?),
+            (Step::Release(_), 11) => Answer::Released(ReleaseResult::Applied),
+            (Step::Release(_), 12) => Answer::Released(ReleaseResult::AlreadyReleased),
+            (Step::Release(_), 13) => Answer::Released(ReleaseResult::Expired),
+            (Step::Release(_), 14) => Answer::Released(ReleaseResult::Unknown),
+            (Step::Extend(_), 21) => Answer::Extended(ExtendResult::Extended(self.amount("extended permit_ttl")?)),
+            (Step::Extend(_), 22) => Answer::Extended(ExtendResult::AlreadyReleased),
+            (Step::Extend(_), 23) => Answer::Extended(ExtendResult::Expired),
+            (Step::Extend(_), 24) => Answer::Extended(ExtendResult::Unknown),
+            (Step::Reserve(_), 31) => {
+                Answer::Invalid(Invalid::UnknownUnit(UnitId::from_raw(self.amount("unknown unit")?)))
+            }
+            (Step::Reserve(_), 32) => Answer::Invalid(Invalid::ExpiresInTooLong),
+            (Step::Reserve(_) | Step::Release(_), 33) => Answer::Invalid(Invalid::OperationMismatch),
+            (Step::Reserve(_) | Step::Release(_) | Step::Extend(_), _) => {
+                return Err(Unexpected::Field { what, found: kind.to_string(), rule: "one to this step" });
+            }
+        })
+    }
+
+    fn denied(&mut self) -> Result<Denied, Unexpected> {
+        Ok(Denied {
+            reason: self.code("reason", DenyReason::from_code)?,
+            unit: self.maybe_code("unit", |raw| Some(UnitId::from_raw(raw)).filter(|_| raw > 0))?,
+            retry_after_ms: Some(self.within("retry_after", -1, i64::MAX)?).filter(|ms| *ms >= 0),
+            impossible: self.flag("impossible")?,
+            operation: None,
+        })
+    }
+
+    fn denied_by_operation(&mut self) -> Result<Denied, Unexpected> {
+        let reason = self.code("reason", DenyReason::from_code)?;
+        let attempts_used = self.amount("attempts used")?;
+        let last_outcome = self.maybe_code("last outcome", Outcome::from_code)?;
+        let terminal = self.maybe_code("terminal state", TerminalState::from_code)?;
+        let has_reference = self.flag("whether there is a result reference")?;
+        let reference = self.bytes("result reference", RESULT_REF_BYTES_MAX)?;
+        let result_ref = has_reference.then(|| reference.into_boxed_slice());
+        let state = OperationState { attempts_used, last_outcome, terminal, result_ref };
+        Ok(Denied { operation: Some(Box::new(state)), ..Denied::because(reason) })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,251 @@
+//! A lane sends steps: all that wait for one dependency in one script call, all dependencies in one pipeline. While that
+//! is in flight, what arrives gathers for the next round.
+//!
+//! The lane owns its connection, so a caller that goes away can neither shift replies nor leave half a step behind. A
+//! round is bounded: an entry is sent again at most once for each reason there is (script forgotten, policies stale,
+//! connection gone), and only if it was certainly not applied or carries an id that makes a second application harmless.
+
+mod round;
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use budget::ids::{DependencyId, PolicyVersion};
+use deadpool_redis::redis::Cmd;
+
+use super::{
+    census::{Book, Entry, SWEEP_EVERY},
+    codec::{Apply, STEPS_MAX, reservation_of},
+    queue::{Queue, Waiting},
+    scripts::By,
+    topology::{Link, Redis},
+};
+use crate::{clock::Clock, policies::Policies, store::StoreError};
+
+/// Most dependencies of one pipeline.
+const DEPENDENCIES_PER_ROUND: usize = 128;
+/// Most steps of one pipeline, give or take one call: keeps a round well below the response time-out.
+const STEPS_PER_ROUND: usize = 1024;
+/// After a round with more steps than this the lane lets others run before it sends, as long as steps keep coming.
+const BUSY_FROM: usize = 8;
+/// How often it does so at most.
+const YIELDS_MAX: usize = 8;
+/// An unused connection goes back to its pool, which tests it before it is used again.
+const CONNECTION_IDLE: Duration = Duration::from_secs(1);
+
+/// One lane's state; [`Lane::run`] is its life.
+pub(super) struct Lane {
+    redis: Arc<Redis>,
+    policies: Arc<Policies>,
+    queue: Arc<Queue>,
+    book: Book,
+    /// Kept from round to round while there is work.
+    link: Option<Link>,
+    /// What waits, by dependency.
+    groups: HashMap<DependencyId, VecDeque<Waiting>>,
+    /// Dependencies with waiting steps, the one to be served next in front.
+    order: VecDeque<DependencyId>,
+    last_round: usize,
+    /// These policies were found stale, and reading them again did not help; asked again only after a while.
+    no_newer: Option<(PolicyVersion, Instant)>,
+}
+
+/// All steps of one dependency in this round.
+struct Call {
+    dependency: DependencyId,
+    entry: Entry,
+    /// Decide with the ledger's own numbers.
+    force: bool,
+    waiting: Vec<Waiting>,
+}
+
+/// What of a group goes into one call.
+struct Batch {
+    waiting: Vec<Waiting>,
+    /// Steps that nobody waits for any more.
+    gone: usize,
+}
+
+/// Closes the queue when the lane ends, however it ends.
+struct Closing(Arc<Queue>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+// === impl Lane ===
+
+impl Lane {
+    pub(super) fn new(redis: Arc<Redis>, policies: Arc<Policies>, queue: Arc<Queue>, book: Book) -> Self {
+        Self {
+            redis,
+            policies,
+            queue,
+            book,
+            link: None,
+            groups: HashMap::new(),
+            order: VecDeque::new(),
+            last_round: 0,
+            no_newer: None,
+        }
+    }
+
+    /// Serves the queue until the task is aborted.
+    pub(super) async fn run(mut self) {
+        let _closing = Closing(Arc::clone(&self.queue));
+        loop {
+            if self.order.is_empty() {
+                self.wait().await;
+            }
+            self.gather().await;
+            self.last_round = self.round().await;
+        }
+    }
+
+    /// Waits for work, and tidies up when there is none.
+    async fn wait(&mut self) {
+        let mut patience = CONNECTION_IDLE;
+        while tokio::time::timeout(patience, self.queue.arrived()).await.is_err() {
+            self.link = None;
+            self.last_round = 0;
+            self.book.tend(Clock::instant());
+            patience = SWEEP_EVERY;
+        }
+    }
+
+    /// Takes what has arrived. Under load others run first: each step that they bring in time saves a part of a call.
+    async fn gather(&mut self) {
+        self.sort_in();
+        if self.last_round <= BUSY_FROM {
+            return;
+        }
+        for _ in 0..YIELDS_MAX {
+            tokio::task::yield_now().await;
+            if self.sort_in() == 0 {
+                return;
+            }
+        }
+    }
+
+    fn sort_in(&mut self) -> usize {
+        let arrivals = self.queue.take();
+        let count = arrivals.len();
+        for (dependency, waiting) in arrivals {
+            match self.groups.get_mut(&dependency) {
+                Some(group) => group.push_back(waiting),
+                None => {
+                    self.order.push_back(dependency.clone());
+                    self.groups.insert(dependency, VecDeque::from([waiting]));
+                }
+            }
+        }
+        count
+    }
+
+    /// Chooses what is sent now: for each dependency in turn its oldest steps, as far as somebody still waits for them.
+    fn choose(&mut self, now: Instant) -> Vec<Call> {
+        let snapshot = self.policies.snapshot();
+        let up = self.redis.admit();
+        let mut calls = Vec::with_capacity(self.order.len().min(DEPENDENCIES_PER_ROUND));
+        let (mut steps, mut left, mut skipped) = (0, 0, 0);
+        for _ in 0..self.order.len() {
+            if calls.len() >= DEPENDENCIES_PER_ROUND || steps >= STEPS_PER_ROUND {
+                break;
+            }
+            let Some(dependency) = self.order.pop_front() else { break };
+            let Some(group) = self.groups.get_mut(&dependency) else { continue };
+            let Batch { waiting, gone } = Batch::of(group, now);
+            left += waiting.len() + gone;
+            skipped += gone;
+            if group.is_empty() {
+                self.groups.remove(&dependency);
+            } else {
+                self.order.push_back(dependency.clone());
+            }
+            if waiting.is_empty() {
+                continue;
+            }
+            let entry = up
+                .clone()
+                .and_then(|()| self.book.look_up(&dependency, &snapshot, now).map_err(StoreError::UnknownDependency));
+            match entry {
+                Ok(entry) => {
+                    steps += waiting.len();
+                    calls.push(Call { dependency, entry, force: false, waiting });
+                }
+                Err(error) => answer_all(waiting, &error),
+            }
+        }
+        self.queue.left(left);
+        self.redis.metrics().queue_depth.fetch_sub(u64::try_from(left).unwrap_or(0), Relaxed);
+        count(&self.redis.metrics().steps_skipped, skipped);
+        calls
+    }
+}
+
+// === impl Batch ===
+
+impl Batch {
+    /// Takes the oldest steps of a group, each of another reservation: a script looks each up once. The others stay.
+    fn of(group: &mut VecDeque<Waiting>, now: Instant) -> Self {
+        let most = group.len().min(STEPS_MAX);
+        let mut batch = Self { waiting: Vec::with_capacity(most), gone: 0 };
+        let (mut ids, mut later) = (HashSet::with_capacity(most), Vec::new());
+        while batch.waiting.len() < STEPS_MAX
+            && let Some(next) = group.pop_front()
+        {
+            if !ids.insert(reservation_of(&next.step)) {
+                later.push(next);
+            } else if let Some(claimed) = next.claim(now) {
+                batch.waiting.push(claimed);
+            } else {
+                batch.gone += 1;
+            }
+        }
+        for next in later.into_iter().rev() {
+            group.push_front(next);
+        }
+        batch
+    }
+}
+
+// === impl Call ===
+
+impl Call {
+    fn command(&self, by: By, now_ms: &str, now: Option<Instant>) -> Cmd {
+        let waited_ms = |arrived: Instant| {
+            let waited = now.map_or(Duration::ZERO, |now| now.saturating_duration_since(arrived));
+            i64::try_from(waited.as_millis()).unwrap_or(i64::MAX)
+        };
+        let apply = Apply {
+            keys: &self.entry.keys,
+            now_ms,
+            version: self.entry.resolved.version,
+            force: self.force,
+            numbers: &self.entry.numbers,
+        };
+        apply.command(by, self.waiting.iter().map(|waiting| (&waiting.step, waited_ms(waiting.arrived))))
+    }
+
+    fn answer_all(self, error: &StoreError) {
+        answer_all(self.waiting, error);
+    }
+}
+
+fn answer_all(waiting: Vec<Waiting>, error: &StoreError) {
+    for waiting in waiting {
+        waiting.answer(Err(error.clone()));
+    }
+}
+
+fn count(counter: &AtomicU64, amount: usize) {
+    counter.fetch_add(u64::try_from(amount).unwrap_or(u64::MAX), Relaxed);
+}

@@ -1,0 +1,317 @@
+//! One round of a lane: send, and send again what may and must be, until every step has its answer.
+
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+
+use budget::{
+    decision::{Answer, Step},
+    ids::PolicyVersion,
+};
+use deadpool_redis::redis::{Pipeline, Value};
+
+use super::{Call, Lane, count};
+use crate::{
+    clock::Clock,
+    store::{
+        Answered, StoreError,
+        redis::{
+            codec::{Reply, read_reply},
+            failure::{Failure, Refusal},
+            metrics::ErrorKind,
+            scripts::{self, By},
+        },
+    },
+};
+
+/// After reading the policies again did not give newer ones, they are not read again for stale calls for this long.
+const REFRESH_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// What has been done once in this round, and is not done again.
+#[derive(Default)]
+struct Tried {
+    load: bool,
+    source: bool,
+    connection: bool,
+    refresh: bool,
+}
+
+/// How a call ended.
+enum End {
+    /// All its steps are answered.
+    Answered,
+    /// The ledger has newer numbers; nothing was done.
+    Stale(Call, PolicyVersion),
+    /// The server does not know the script; nothing was done.
+    NoScript(Call),
+    /// The server refused; what is left of the call may be sent again on another connection.
+    Refused(Call, Failure),
+}
+
+impl Lane {
+    /// Sends one round. Returns how many steps it carried.
+    pub(super) async fn round(&mut self) -> usize {
+        let mut calls = self.choose(Clock::instant());
+        let steps = calls.iter().map(|call| call.waiting.len()).sum();
+        let mut tried = Tried::default();
+        // Ends because each reason to go on holds once, but for the second kind of a stale call.
+        while !calls.is_empty() {
+            calls = self.send(calls, &mut tried).await;
+        }
+        steps
+    }
+
+    /// Sends these calls; returns those that are to be sent again.
+    async fn send(&mut self, calls: Vec<Call>, tried: &mut Tried) -> Vec<Call> {
+        let replies = match self.exchange(&calls, tried).await {
+            Ok(replies) => replies,
+            Err(failure) => return self.after_failure(calls, &failure, tried),
+        };
+        let (mut again, mut reload, mut stale, mut refused) = (Vec::new(), Vec::new(), Vec::new(), None);
+        let mut answered = false;
+        for (call, reply) in calls.into_iter().zip(replies) {
+            match self.end(call, reply) {
+                End::Answered => answered = true,
+                End::Stale(call, version) => {
+                    answered = true;
+                    self.policies.saw(version);
+                    stale.push(call);
+                }
+                End::NoScript(call) => reload.push(call),
+                End::Refused(call, failure) => {
+                    // Another server may stand behind the address now.
+                    if failure.kind == ErrorKind::ReadOnly && !tried.connection {
+                        again.push(call);
+                    } else {
+                        call.answer_all(&failure.to_store_error());
+                    }
+                    refused = Some(failure);
+                }
+            }
+        }
+        if let Some(failure) = refused {
+            if failure.discard {
+                self.discard_link();
+            }
+            if failure.kind == ErrorKind::ReadOnly && !tried.connection && !again.is_empty() {
+                tried.connection = true;
+                count(&self.redis.metrics().steps_resent, again.iter().map(|call| call.waiting.len()).sum());
+                self.redis.metrics().error(failure.kind);
+                self.redis.forget_idle_connections();
+            } else if !answered {
+                self.redis.note_failure(&failure);
+            } else {
+                self.redis.metrics().error(failure.kind);
+            }
+        } else if answered {
+            self.redis.note_success();
+        }
+        if !reload.is_empty() {
+            again.extend(self.reload(reload, tried));
+        }
+        if !stale.is_empty() {
+            again.extend(self.refresh(stale, tried).await);
+        }
+        self.still_wanted(again, tried)
+    }
+
+    /// One pipeline, there and back.
+    async fn exchange(&mut self, calls: &[Call], tried: &Tried) -> Result<Vec<Value>, Failure> {
+        let now_ms = self.redis.injected_now();
+        if self.link.is_none() {
+            self.link = Some(self.redis.lane_link().await?);
+        }
+        let Some(link) = &mut self.link else { return Err(Failure::unexpected_reply("no link")) };
+        let sent = Clock::instant();
+        // Under an injected clock no time passes in the queue.
+        let now = (!self.redis.clock_is_injected()).then_some(sent);
+        let by = if tried.source { By::Source } else { By::Digest };
+        let load = tried.load && !tried.source;
+        let mut commands = Pipeline::with_capacity(calls.len().saturating_add(1));
+        if load {
+            commands.add_command(scripts::APPLY.load());
+        }
+        let metrics = self.redis.metrics();
+        for call in calls {
+            commands.add_command(call.command(by, &now_ms, now));
+            count(&metrics.steps, call.waiting.len());
+            metrics.batch_size.observe(u64::try_from(call.waiting.len()).unwrap_or(u64::MAX));
+        }
+        count(&metrics.script_calls, calls.len());
+        let replies = link.send(&commands).await;
+        let took = Clock::instant().saturating_duration_since(sent);
+        metrics.round_trip_micros.observe(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
+        let mut replies = replies?;
+        if load {
+            // If it failed, the calls behind it say so.
+            replies.remove(0);
+        }
+        Ok(replies)
+    }
+
+    /// No replies: nothing was sent, or it is unknown what was applied.
+    fn after_failure(&mut self, calls: Vec<Call>, failure: &Failure, tried: &mut Tried) -> Vec<Call> {
+        self.discard_link();
+        let resend = failure.is_broken_connection() && !tried.connection;
+        if !resend {
+            self.redis.note_failure(failure);
+            for call in calls {
+                call.answer_all(&failure.to_store_error());
+            }
+            return Vec::new();
+        }
+        tried.connection = true;
+        self.redis.metrics().error(failure.kind);
+        self.redis.forget_idle_connections();
+        let now = Clock::instant();
+        let mut again = Vec::with_capacity(calls.len());
+        for mut call in calls {
+            let (resent, lost): (Vec<_>, Vec<_>) =
+                call.waiting.into_iter().partition(|waiting| carries_id(&waiting.step) && waiting.is_wanted(now));
+            super::answer_all(lost, &failure.to_store_error());
+            count(&self.redis.metrics().steps_resent, resent.len());
+            if !resent.is_empty() {
+                call.waiting = resent;
+                again.push(call);
+            }
+        }
+        again
+    }
+
+    /// Gives the steps of one call their answers, or says why there are none.
+    fn end(&self, mut call: Call, reply: Value) -> End {
+        let failure = if let Value::ServerError(error) = reply {
+            match Refusal::of(&error) {
+                Refusal::NoScript => return End::NoScript(call),
+                Refusal::Failure(failure) if failure.speaks_against_the_store() => return End::Refused(call, failure),
+                Refusal::Failure(failure) => failure,
+            }
+        } else {
+            match read_reply(reply, call.waiting.iter().map(|waiting| &waiting.step)) {
+                Ok(Reply::Done { version, shadow, answers }) => {
+                    let waiting = std::mem::take(&mut call.waiting);
+                    for (waiting, answer) in waiting.into_iter().zip(answers) {
+                        waiting.answer(Ok(answered(answer, version, shadow)));
+                    }
+                    return End::Answered;
+                }
+                Ok(Reply::Stale { version }) => return End::Stale(call, version),
+                Err(unexpected) => Failure::unexpected_reply(unexpected),
+            }
+        };
+        self.redis.metrics().error(failure.kind);
+        tracing::warn!(dependency = call.dependency.as_str(), reason = failure.text, "ledger cannot be read");
+        call.answer_all(&failure.to_store_error());
+        End::Answered
+    }
+
+    /// The script is loaded in front of the calls. Should it be forgotten even between the two, each call carries it.
+    fn reload(&self, calls: Vec<Call>, tried: &mut Tried) -> Vec<Call> {
+        if tried.source {
+            for call in calls {
+                call.answer_all(&StoreError::Away("the server does not know a script it was given".to_owned()));
+            }
+            return Vec::new();
+        }
+        self.redis.metrics().noscript_reloads.fetch_add(1, Relaxed);
+        tried.source = tried.load;
+        tried.load = true;
+        calls
+    }
+
+    /// Newer policies decide; if there are none, the ledger's own numbers do.
+    async fn refresh(&mut self, calls: Vec<Call>, tried: &mut Tried) -> Vec<Call> {
+        count(&self.redis.metrics().stale, calls.len());
+        let before = self.policies.snapshot().version();
+        let asked_lately = self.no_newer.is_some_and(|(version, at)| {
+            version == before && Clock::instant().saturating_duration_since(at) < REFRESH_AGAIN_AFTER
+        });
+        if !tried.refresh && !asked_lately {
+            if let Err(error) = self.policies.refresh().await {
+                tracing::debug!(%error, "policies could not be read again");
+            }
+            if self.policies.snapshot().version() == before {
+                self.no_newer = Some((before, Clock::instant()));
+            }
+        }
+        tried.refresh = true;
+        let snapshot = self.policies.snapshot();
+        let now = Clock::instant();
+        let mut again = Vec::with_capacity(calls.len());
+        for mut call in calls {
+            // A forced call is never stale.
+            if call.force {
+                call.answer_all(&StoreError::Corrupt(
+                    "stale though the ledger's own numbers were to decide".to_owned(),
+                ));
+                continue;
+            }
+            call.force = call.entry.resolved.version == snapshot.version();
+            match self.book.look_up(&call.dependency, &snapshot, now) {
+                Ok(entry) => {
+                    call.entry = entry;
+                    again.push(call);
+                }
+                Err(text) => call.answer_all(&StoreError::UnknownDependency(text)),
+            }
+        }
+        again
+    }
+
+    /// Before steps are sent again: those nobody waits for any more are not.
+    fn still_wanted(&self, calls: Vec<Call>, tried: &Tried) -> Vec<Call> {
+        let now = Clock::instant();
+        // What was under way when a connection broke may have been applied.
+        let error = if tried.connection {
+            StoreError::Lost("the deadline passed before it could be sent again".to_owned())
+        } else {
+            StoreError::DeadlinePassed
+        };
+        let mut wanted = Vec::with_capacity(calls.len());
+        for mut call in calls {
+            let (stay, go): (Vec<_>, Vec<_>) = call.waiting.into_iter().partition(|waiting| waiting.is_wanted(now));
+            count(&self.redis.metrics().steps_skipped, go.len());
+            super::answer_all(go, &error);
+            if !stay.is_empty() {
+                call.waiting = stay;
+                wanted.push(call);
+            }
+        }
+        wanted
+    }
+
+    fn discard_link(&mut self) {
+        if let Some(link) = self.link.take() {
+            link.discard();
+        }
+    }
+}
+
+fn answered(answer: Answer, version: PolicyVersion, shadow: bool) -> Answered {
+    Answered { answer, version, shadow, degraded: false }
+}
+
+/// Applied twice it has the effect of once.
+fn carries_id(step: &Step) -> bool {
+    match step {
+        Step::Reserve(ask) => !ask.no_release,
+        Step::Release(_) | Step::Extend(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use budget::{
+        decision::{Attempt, Release, Reserve},
+        ids::ReservationId,
+    };
+
+    use super::*;
+
+    #[test]
+    fn a_reserve_without_record_is_never_sent_twice() {
+        let id = ReservationId([1; 16]);
+        let ask = Reserve::new(id, Attempt::ORIGINAL);
+        assert!(carries_id(&Step::Reserve(ask.clone())));
+        assert!(!carries_id(&Step::Reserve(Reserve { no_release: true, ..ask })));
+        assert!(carries_id(&Step::Release(Release::not_sent(id))));
+    }
+}
