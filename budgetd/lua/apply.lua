@@ -402,6 +402,7 @@ for i = 1, #ARGV - 6 do
   end
 
   if kind == RESERVE then
+    ledger.fresh = false
     local cause, time_left, max_wait, permit_ttl, priority, no_release, key, count_of_costs, costs
     number, cause, time_left, max_wait, permit_ttl, priority, no_release, key, count_of_costs, p =
       struct.unpack(RESERVE_FORMAT, steps, p)
@@ -713,7 +714,10 @@ for i = 1, #ARGV - 6 do
   end
 end
 
--- Write.
+-- Write. A release or an extension that finds no ledger makes none.
+if ledger.fresh then
+  return out
+end
 if ledger.first_ended then
   redis.call('UNLINK', KEYS[2])
 end
