@@ -1,7 +1,12 @@
 //! Calls that are given up at random moments, a hundred thousand of them, one by one and over Sessions: what remains is
 //! what a model of the answers says.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use budget::{
     decision::{Attempt, Outcome, Release, ReleaseResult, Reserve},
@@ -35,8 +40,12 @@ impl Way {
 
     async fn release(&self, dependency: &Dependency, release: &Release) -> Option<ReleaseResult> {
         match self {
-            Self::Unary(client) => client.release(dependency, release, WITHIN).await.ok(),
-            Self::Session(session) => session.release(dependency, release, WITHIN).await.ok(),
+            Self::Unary(client) => {
+                client.release(dependency, release, WITHIN).await.ok().map(|released| released.result)
+            }
+            Self::Session(session) => {
+                session.release(dependency, release, WITHIN).await.ok().map(|released| released.result)
+            }
         }
     }
 }
@@ -45,7 +54,7 @@ impl Way {
 async fn give_up_after(polls: u64, call: impl Future<Output = ()>) {
     let mut call = std::pin::pin!(call);
     for _ in 0..polls {
-        let ready = futures::poll!(call.as_mut()).is_ready();
+        let ready = poll_fn(|context| Poll::Ready(call.as_mut().poll(context).is_ready())).await;
         if ready {
             return;
         }
@@ -91,7 +100,7 @@ async fn judge(name: &str, daemon: &Daemon, way: impl Fn(usize) -> Way) {
     .await;
     let (mut handed_back, mut ended, mut never) = (0, 0, 0);
     for id in ids {
-        match client.release(&dependency, &Release::not_sent(id), WITHIN).await.expect("an answer") {
+        match client.release(&dependency, &Release::not_sent(id), WITHIN).await.expect("an answer").result {
             ReleaseResult::Applied => handed_back += 1,
             ReleaseResult::AlreadyReleased => ended += 1,
             ReleaseResult::Unknown => never += 1,
@@ -105,13 +114,17 @@ async fn judge(name: &str, daemon: &Daemon, way: impl Fn(usize) -> Way) {
     assert_eq!(status.in_flight, 0);
     assert_eq!(status.counters.originals_admitted, handed_back + ended);
     assert_eq!(status.counters.not_sent, handed_back);
-    assert_eq!(status.admission_balance_micros, Some((BURST - ended) * 1_000_000));
+    assert_eq!(status.admission.map(|balance| balance.balance_micros), Some((BURST - ended) * 1_000_000));
 }
 
 fn daemon() -> (Daemon, tempfile::NamedTempFile) {
     let policy = tempfile::NamedTempFile::new().unwrap();
     let admission = format!("admission = {{ rate = \"0.000001/d\", burst = {BURST}, permit_ttl = \"1h\" }}");
-    std::fs::write(policy.path(), format!("[dependency.\"stormy\"]\n{admission}\noperation = {{ retention = \"1h\" }}\n")).unwrap();
+    std::fs::write(
+        policy.path(),
+        format!("[dependency.\"stormy\"]\n{admission}\noperation = {{ retention = \"1h\" }}\n"),
+    )
+    .unwrap();
     (Daemon::start(&["--policy", policy.path().to_str().unwrap()]), policy)
 }
 
