@@ -310,8 +310,8 @@ local ledger = load_ledger(KEYS[1])
 if ledger == false then
   return redis.error_reply('CORRUPT ledger cannot be read')
 end
-local fresh = ledger == nil
-if fresh then
+local created = ledger == nil
+if created then
   ledger = new_ledger(version_number, version_id, ARGV[5], n, clock)
 elseif version_number == ledger.number and version_id == ledger.id then
   advance(ledger, n, clock)
@@ -403,6 +403,7 @@ for i = 1, #ARGV - 6 do
   end
 
   if kind == RESERVE then
+    ledger.fresh = false
     local cause, time_left, max_wait, permit_ttl, priority, no_release, key, count_of_costs, costs
     number, cause, time_left, max_wait, permit_ttl, priority, no_release, key, count_of_costs, p =
       struct.unpack(RESERVE_FORMAT, steps, p)
@@ -714,8 +715,11 @@ for i = 1, #ARGV - 6 do
   end
 end
 
--- Write.
-if fresh then
+-- Write. A release or an extension that finds no ledger makes none.
+if ledger.fresh then
+  return out
+end
+if created then
   -- Records that have outlived their ledger (it was evicted, or deleted) count nowhere: none may be released.
   redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
 end

@@ -1,10 +1,10 @@
 //! How budgetd is started: the only file that knows more of budgetd's library than its clock.
 
-use std::{io, net::SocketAddr, path::PathBuf};
+use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
 
 use budgetd::{
     Server,
-    config::{Config, Listen, LogFormat, Secret, ServerLimits, Settings},
+    config::{Config, Listen, LogFormat, Secret, ServerLimits, Settings, Span},
     grpc_server, telemetry,
 };
 use tokio::{net::TcpListener, runtime};
@@ -35,8 +35,12 @@ pub(crate) fn bare_incoming(listener: TcpListener) -> TcpIncoming {
     TcpIncoming::from(listener).with_nodelay(Some(true))
 }
 
-/// Runs a replica until `shutdown` ends: all settings are the defaults but store, policies and free ports; metrics are
-/// on, logs are at info.
+/// Where other work stalls the machine, a slow answer of Redis shall show as latency, and not stop the benchmark as an
+/// outage of the store.
+const REDIS_RESPONSE_TIMEOUT: Span = Span(Duration::from_secs(2));
+
+/// Runs a replica until `shutdown` ends: all settings are the defaults but store, its time-out, policies and free ports;
+/// metrics are on, logs are at info.
 pub(crate) async fn run(
     store: &str,
     policies: PathBuf,
@@ -47,6 +51,7 @@ pub(crate) async fn run(
         listen: Some(Listen::Tcp(LOOPBACK)),
         http: Some(LOOPBACK),
         store: Some(Secret::new(store)),
+        redis_response_timeout: Some(REDIS_RESPONSE_TIMEOUT),
         policy: Some(policies),
         ..Settings::default()
     })?;

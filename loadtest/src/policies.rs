@@ -29,7 +29,7 @@ pub(crate) const UNITS: [&str; 3] = ["input_tokens", "output_tokens", "images"];
 const UNIT_RATE: &str = "100M/min";
 
 /// Where reservations only matter while they last, their records go soon.
-pub(crate) const SHORT_PERMIT_TTL_MS: u64 = 250;
+pub(crate) const SHORT_PERMIT_TTL_MS: u64 = 500;
 
 /// A member of a family.
 pub(crate) fn name(family: &str, index: usize) -> String {

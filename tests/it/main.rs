@@ -1,6 +1,7 @@
 //! Tests that need more than one crate, in one binary.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod cancelled;
 mod conformance;
 mod daemon;
 mod differential;
