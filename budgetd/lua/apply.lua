@@ -719,8 +719,9 @@ end
 if ledger.fresh then
   return out
 end
-if created then
-  -- Records that have outlived their ledger (it was evicted, or deleted) count nowhere: none may be released.
+if created and redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4], KEYS[5]) > 0 then
+  -- Records that have outlived their ledger (it was evicted, or deleted) count nowhere: none may be released. Looked
+  -- for first: a script whose first write frees memory is not stopped when there is none left.
   redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
 end
 if ledger.first_ended then

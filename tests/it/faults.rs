@@ -28,6 +28,7 @@ mod ground;
 mod health;
 mod keys;
 mod load;
+mod names;
 mod numbers;
 mod outages;
 mod start;

@@ -149,3 +149,38 @@ async fn a30_names_used_once_do_not_add_up(on: On) {
     ground.all_live();
 }
 on_each_store!(a30_names_used_once_do_not_add_up);
+
+/// Seen to fail with the answer OOM taken for the state of one dependency (an error for every call, and the store is never
+/// down), and with the scripts' look at an absent half left out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a30_a_small_store_is_survived_whatever_it_evicts() {
+    const CALLS: u64 = if cfg!(debug_assertions) { 6_000 } else { 9_000 };
+    for eviction in ["noeviction", "volatile-lru", "allkeys-lru", "allkeys-random", "volatile-ttl"] {
+        let redis = RedisServer::start_with(Flavour::Redis7, &["--maxmemory-policy", eviction]);
+        let policy = "[dependency.pay]\nadmission.max_in_flight = 3\n";
+        let mut ground = Ground::on(redis, policy, 1, &PATIENT);
+        let pay = ground.caller("pay");
+        assert!(pay.original().await.is_some());
+        let warned = ground.daemon().process().logged("maxmemory-policy is");
+        assert_eq!(warned, eviction != "noeviction", "{eviction}: {}", ground.daemon().process().tail());
+        let room = ground.redis().info("memory", "used_memory", "") + 700_000;
+        ground.redis().cli(&["CONFIG", "SET", "maxmemory", &room.to_string()]);
+        let seen = flood(&ground.daemon().endpoint(), 0..CALLS, plain).await;
+        assert_eq!((seen[1], seen[3]), (0, 0), "{eviction}: {seen:?}");
+        let evicted = ground.redis().info("stats", "evicted_keys", "");
+        let outages = Metrics::of(ground.daemon()).await.sum("budgetd_store_outages_total", &[]);
+        // Either it made room, or it was away: then answers came without it.
+        assert!(
+            if eviction == "noeviction" { outages > 0.5 } else { evicted > 100 },
+            "{eviction}: {evicted}, {outages}, {seen:?}"
+        );
+        // Releases find half of what they need, or nothing.
+        let again = flood(&ground.daemon().endpoint(), 0..CALLS / 4, plain).await;
+        assert_eq!((again[1], again[3]), (0, 0), "{eviction}: {again:?}");
+        ground.redis().cli(&["CONFIG", "SET", "maxmemory", "0"]);
+        pay.decided_exactly_within(BOUND).await;
+        assert!(pay.admitted_of(10).await <= 3, "{eviction}");
+        assert_eq!(pay.status().await.rule, "pay", "{eviction}: an evicted policy is written again");
+        ground.all_live();
+    }
+}

@@ -1,14 +1,13 @@
 //! What lies in Redis: how long keys live, and what becomes of foreign, missing and forged ones.
 
-use budget::decision::{
-    Attempt, Cause, DenyReason, Extend, ExtendResult, Outcome, Release, ReleaseResult, Reserve, TerminalState, Use,
-};
-use budget_client::{Decision, Error, Mode};
-use budget_tests::{redis_server::RedisServer, rng::Rng};
+use budget::decision::{Attempt, Cause, Extend, Outcome, Release, ReleaseResult, Reserve, TerminalState, Use};
+use budget_client::{Error, Mode};
+use budget_tests::{eventually::eventually, redis_server::RedisServer, rng::Rng};
+use budgetd::clock::Clock;
 use deadpool_redis::redis::{Value, from_redis_value};
 use futures::future::join_all;
 
-use super::ground::{CALL, Caller, Ground, On, PATIENT, Verdict, fresh_id, operation, original};
+use super::ground::{BOUND, CALL, Caller, Ground, On, PATIENT, Verdict, fresh_id, operation, original};
 
 const TOKEN: i64 = 1_000_000;
 
@@ -124,7 +123,7 @@ async fn a04_every_key_of_an_unnamed_dependency_expires() {
         assert_eq!(ground.redis().cli(&["PERSIST", &key.name]), Value::Int(1));
     }
     for name in ["fam/a", "fam/b", "other", "another", "a{b}", "last words"] {
-        drop(ground.caller(name).original().await);
+        let _any = ground.caller(name).original().await;
     }
     let lost: Vec<_> =
         keys(ground.redis()).into_iter().filter(|key| key.pttl_ms < 0 && key.name.ends_with("}:s")).collect();
@@ -270,4 +269,79 @@ async fn a30_half_evicted_state_neither_crashes_nor_gives_permits_away() {
         assert!((0..=4).contains(&victim.status().await.in_flight), "{gone:?}");
     }
     ground.all_live();
+}
+
+/// Where the ledger's string holds the clock's reading at its last call: seven bytes, big-endian.
+const CLOCK_AT: usize = 14;
+
+/// Makes the ledger believe that its last call was this long after (before, if negative) the present.
+fn forge_clock(redis: &RedisServer, name: &str, offset_ms: Option<i64>) {
+    let key = format!("budgetd:{{{name}}}:s");
+    let ledger: Vec<u8> = from_redis_value(redis.cli(&["GET", &key])).unwrap();
+    let stored = ledger[CLOCK_AT..CLOCK_AT + 7].iter().fold(0_i64, |sum, byte| (sum << 8) | i64::from(*byte));
+    let now = Clock::system().now_ms();
+    assert!((now - stored).abs() < 60_000, "the ledger is laid out in another way now: no clock at {CLOCK_AT}");
+    let forged = offset_ms.map_or(0, |offset_ms| now + offset_ms).to_be_bytes();
+    let at = CLOCK_AT.to_string();
+    redis.cli(&[b"SETRANGE".as_slice(), key.as_bytes(), at.as_bytes(), &forged[1..]]);
+}
+
+const YEAR_MS: i64 = 365 * 24 * 3_600_000;
+
+/// Seen to fail with elapsed time neither clamped before it is multiplied nor at the burst: the product leaves the exact
+/// range, and far more than the burst is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a07_after_a_long_time_there_is_one_burst_and_no_more() {
+    let ground = Ground::new(On::Redis7, "");
+    for (at, rate) in ["10/h", "1/d", "999999/d"].into_iter().enumerate() {
+        for (of, past) in [None, Some(-YEAR_MS), Some(-20 * YEAR_MS)].into_iter().enumerate() {
+            let pay = ground.caller(&format!("past {at} {of}"));
+            let name = pay.dependency.id().to_string();
+            // Slow ones refill nothing while the test runs; fast ones are looked at only.
+            pay.put(&format!(
+                "admission = {{ rate = \"{rate}\", burst = 100 }}\nretry = {{ floor = \"10/h\", burst = 5 }}"
+            ))
+            .await;
+            let _any = pay.original().await;
+            forge_clock(ground.redis(), &name, past);
+            let seen = pay.status().await;
+            assert_eq!((seen.admission.unwrap().balance_micros, seen.retry.balance_micros), (100 * TOKEN, 5 * TOKEN));
+            if at < 2 {
+                let retry =
+                    || Reserve { no_release: true, ..Reserve::new(fresh_id(), Attempt::retry(2, Cause::Timeout)) };
+                let asks: Vec<Reserve> = (0..50).map(|_| retry()).collect();
+                let retries = join_all(asks.iter().map(|ask| pay.ask(ask))).await;
+                assert_eq!(retries.iter().filter(|answer| answer.admitted()).count(), 5, "{name}");
+                let originals = join_all((0..1000).map(|_| pay.original())).await;
+                assert_eq!(originals.into_iter().flatten().count(), 95, "{name}");
+            }
+        }
+    }
+    let fast = ground.caller("fast");
+    fast.put("admission = { rate = \"1G/s\", burst = 1000000 }").await;
+    let _any = fast.original().await;
+    for past in [None, Some(-YEAR_MS)] {
+        forge_clock(ground.redis(), "fast", past);
+        assert!(fast.original().await.is_some());
+        assert!(fast.status().await.admission.unwrap().balance_micros <= 1_000_000 * TOKEN);
+    }
+}
+
+/// Seen to fail with a negative elapsed time passed on to the refill: the level falls below zero, and nothing is refilled
+/// for a year.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a07_after_a_stamp_of_the_future_the_level_stays_and_refills_from_now() {
+    let ground = Ground::new(On::Redis7, "");
+    let pay = ground.caller("pay");
+    let policy = |rate: &str| {
+        format!("admission = {{ rate = \"{rate}\", burst = 100 }}\nretry = {{ floor = \"{rate}\", burst = 1 }}")
+    };
+    pay.filled(&policy("1M/s"), &policy("1/d")).await;
+    assert_eq!(pay.admitted_of(40).await, 40);
+    forge_clock(ground.redis(), "pay", Some(YEAR_MS));
+    assert_eq!(pay.status().await.admission.unwrap().balance_micros / TOKEN, 60);
+    assert_eq!(join_all((0..200).map(|_| pay.original())).await.into_iter().flatten().count(), 60);
+    pay.put(&policy("20/s")).await;
+    forge_clock(ground.redis(), "pay", Some(YEAR_MS));
+    eventually(BOUND, "tokens come again", async || pay.original().await.is_some()).await;
 }
