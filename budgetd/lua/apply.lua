@@ -310,7 +310,8 @@ local ledger = load_ledger(KEYS[1])
 if ledger == false then
   return redis.error_reply('CORRUPT ledger cannot be read')
 end
-if ledger == nil then
+local created = ledger == nil
+if created then
   ledger = new_ledger(version_number, version_id, ARGV[5], n, clock)
 elseif version_number == ledger.number and version_id == ledger.id then
   advance(ledger, n, clock)
@@ -402,6 +403,7 @@ for i = 1, #ARGV - 6 do
   end
 
   if kind == RESERVE then
+    ledger.fresh = false
     local cause, time_left, max_wait, permit_ttl, priority, no_release, key, count_of_costs, costs
     number, cause, time_left, max_wait, permit_ttl, priority, no_release, key, count_of_costs, p =
       struct.unpack(RESERVE_FORMAT, steps, p)
@@ -713,7 +715,15 @@ for i = 1, #ARGV - 6 do
   end
 end
 
--- Write.
+-- Write. A release or an extension that finds no ledger makes none.
+if ledger.fresh then
+  return out
+end
+if created and redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4], KEYS[5]) > 0 then
+  -- Records that have outlived their ledger (it was evicted, or deleted) count nowhere: none may be released. Looked
+  -- for first: a script whose first write frees memory is not stopped when there is none left.
+  redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+end
 if ledger.first_ended then
   redis.call('UNLINK', KEYS[2])
 end

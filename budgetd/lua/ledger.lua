@@ -73,6 +73,7 @@ local function new_ledger(number, id, packed, n, clock)
     queue_until = 0,
     counters = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 },
     numbers = packed,
+    fresh = true,
   }
 end
 

@@ -10,6 +10,7 @@ use axum::{
     routing::get,
 };
 use serde::Serialize;
+use tokio::sync::Mutex;
 
 use crate::{
     shutdown::Stop,
@@ -20,11 +21,12 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Http {
     /// Metrics, and the store's health.
-    pub telemetry: Arc<Telemetry>,
+    telemetry: Arc<Telemetry>,
     /// Which store.
-    pub store_kind: &'static str,
+    store_kind: &'static str,
     /// No longer ready from its beginning.
-    pub stop: Stop,
+    stop: Stop,
+    scraping: Arc<Mutex<()>>,
 }
 
 /// The answer of `/readyz`.
@@ -41,6 +43,16 @@ struct StoreHealth {
     up: bool,
     /// Calls are answered without the store.
     degraded: bool,
+}
+
+// === impl Http ===
+
+impl Http {
+    /// Of a daemon with this store.
+    #[must_use]
+    pub fn new(telemetry: Arc<Telemetry>, store_kind: &'static str, stop: Stop) -> Self {
+        Self { telemetry, store_kind, stop, scraping: Arc::default() }
+    }
 }
 
 /// Ready from the first contact with the store until shutdown: a store that is away later makes answers degraded, and
@@ -70,9 +82,17 @@ async fn readyz(State(http): State<Http>) -> Response {
     }
 }
 
+/// Thousands of series take a while: beside the calls, and for one asker at a time.
 async fn metrics(State(http): State<Http>) -> Response {
-    match http.telemetry.scrape() {
-        Ok(text) => ([(CONTENT_TYPE, telemetry::CONTENT_TYPE)], text).into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    let turn = Arc::clone(&http.scraping).lock_owned().await;
+    let scraped = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        http.telemetry.scrape()
+    });
+    let failed = |error: &dyn ToString| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response();
+    match scraped.await {
+        Ok(Ok(text)) => ([(CONTENT_TYPE, telemetry::CONTENT_TYPE)], text).into_response(),
+        Ok(Err(error)) => failed(&error),
+        Err(error) => failed(&error),
     }
 }

@@ -3,6 +3,7 @@
 mod background;
 mod health;
 pub mod incoming;
+mod redis;
 #[cfg(test)]
 mod tests;
 
@@ -25,9 +26,14 @@ use crate::{
     config::{Config, Listen, ServerLimits, StoreChoice},
     http::{self, Http},
     policies::{Policies, PoliciesError, repository::MemoryRepository},
-    service::{Admin, Budgets, Core, StoreKind},
+    service::{Admin, Budgets, Complaints, Core, StoreKind},
     shutdown::Stop,
-    store::{Store, memory::MemoryStore},
+    store::{
+        Store,
+        fallback::{Sharers, WithFallback},
+        memory::MemoryStore,
+        redis::{InvalidConfig, Redis, RedisRepository, RedisStore},
+    },
     telemetry::{Telemetry, TelemetryError},
 };
 use health::Health;
@@ -93,9 +99,9 @@ pub enum ServeError {
     /// The gRPC server failed.
     #[error("gRPC server: {0}")]
     Transport(#[from] tonic::transport::Error),
-    /// This build knows no such store.
-    #[error("store {0} is not part of this build")]
-    NoSuchStore(&'static str),
+    /// The Redis store's settings.
+    #[error(transparent)]
+    Redis(#[from] InvalidConfig),
 }
 
 /// The tonic server with the bounds of `limits`; the load test builds its baseline with it.
@@ -103,6 +109,8 @@ pub enum ServeError {
 pub fn grpc_server(limits: &ServerLimits) -> tonic::transport::Server {
     tonic::transport::Server::builder()
         .max_concurrent_streams(limits.streams_per_connection)
+        // Callers that share a connection may all give up at once; that must not cut the others off.
+        .http2_max_pending_accept_reset_streams(usize::try_from(limits.streams_per_connection).ok())
         .http2_max_header_list_size(limits.header_bytes)
         .http2_keepalive_interval(Some(limits.keepalive_interval))
         .http2_keepalive_timeout(Some(limits.keepalive_timeout))
@@ -173,7 +181,17 @@ impl Server {
                 tasks.spawn(async move { sweeper.sweep().await });
                 self.serve_store(store, StoreKind::MEMORY, policies, tasks, shutdown).await
             }
-            StoreChoice::Redis(_) => Err(ServeError::NoSuchStore(StoreKind::REDIS.name)),
+            StoreChoice::Redis(choice) => {
+                let redis = Redis::start(redis::judge(choice)?, self.clock.clone()).await;
+                let mut tasks = JoinSet::new();
+                redis::show(&redis, &self.telemetry, &mut tasks);
+                let repository = RedisRepository::new(Arc::clone(&redis));
+                let policies = Arc::new(Policies::start(repository, policy_file).await?);
+                let sharers = Arc::new(Sharers::new(1));
+                let ledgers = RedisStore::start(redis, Arc::clone(&policies), Arc::clone(&sharers)).await;
+                let store = WithFallback::new(ledgers, Arc::clone(&policies), sharers, self.clock.clone());
+                self.serve_store(Arc::new(store), StoreKind::REDIS, policies, tasks, shutdown).await
+            }
         }
     }
 
@@ -197,6 +215,7 @@ impl Server {
             limits: limits.clone(),
             clock,
             stop: stop.clone(),
+            complaints: Complaints::default(),
         });
         background::spawn(&core, &telemetry, &mut tasks);
 
@@ -214,7 +233,7 @@ impl Server {
         let http_door = Door::new(Listening::Tcp(http), http_rules);
         let http_connections = http_door.connections();
         let http_stop = Stop::new();
-        let routes = http::router(Http { telemetry, store_kind: store_kind.name, stop: stop.clone() });
+        let routes = http::router(Http::new(telemetry, store_kind.name, stop.clone()));
         let http = axum::serve(http_door, routes).with_graceful_shutdown(http_stop.begun());
         tasks.spawn(async move {
             if let Err(error) = http.await {

@@ -11,9 +11,15 @@ mod deadline;
 mod session;
 mod status;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
 
-use budget::{decision::Step, ledger::Start};
+use budget::{decision::Step, ids::DependencyId, ledger::Start};
 use budget_proto::convert::{Decided, Echo, Mode, Received};
 use tonic::Status;
 
@@ -22,13 +28,16 @@ use crate::{
     config::ServerLimits,
     policies::Policies,
     shutdown::Stop,
-    store::{Answered, Store},
+    store::{Answered, Store, StoreError},
     telemetry::{Call, Decisions, StoreHealth, decisions::Asked},
 };
 use deadline::TimeLimit;
 
 pub use admin::Admin;
 pub use budget_service::Budgets;
+
+/// Between two lines of the log about state that cannot be read, whatever its traffic.
+const COMPLAIN_EVERY_MS: i64 = 10_000;
 
 /// What all calls share.
 pub struct Core<S> {
@@ -48,7 +57,13 @@ pub struct Core<S> {
     pub clock: Clock,
     /// Ends sessions.
     pub stop: Stop,
+    /// Keeps the log readable.
+    pub complaints: Complaints,
 }
+
+/// When something was complained about last.
+#[derive(Debug, Default)]
+pub struct Complaints(AtomicI64);
 
 /// What operators have to know of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,12 +99,22 @@ impl<S: Store> Core<S> {
             )));
         }
         let answered = self.store.step(&dependency, step, deadline).await;
-        let answered = answered.map_err(|error| status::of_store(&error, &dependency))?;
+        let answered = answered.map_err(|error| self.failure(&error, &dependency))?;
         let mode = mode(&answered);
         let snapshot = self.policies.snapshot();
         let label_index = snapshot.resolve(&dependency).map_or(0, |resolved| resolved.label_index);
         self.decisions.count(&snapshot, label_index, asked.answered(&answered.answer), mode);
         Ok((Decided { answer: answered.answer, mode, version: answered.version }, echo))
+    }
+
+    /// Stores tell of themselves when they go away; state that cannot be read needs a person.
+    fn failure(&self, error: &StoreError, dependency: &DependencyId) -> Status {
+        if let StoreError::Corrupt(why) = error
+            && self.complaints.is_due(self.clock.now_ms())
+        {
+            tracing::error!(dependency = ?dependency, why, "state cannot be read; only this dependency is affected");
+        }
+        status::of_store(error, dependency)
     }
 
     fn failed(&self, call: Call) -> impl Fn(&Status) + use<'_, S> {
@@ -98,6 +123,16 @@ impl<S: Store> Core<S> {
 
     fn call_timeout(&self) -> Duration {
         self.limits.call_timeout
+    }
+}
+
+// === impl Complaints ===
+
+impl Complaints {
+    fn is_due(&self, now_ms: i64) -> bool {
+        let last_ms = self.0.load(Ordering::Relaxed);
+        let is_due = !(0..COMPLAIN_EVERY_MS).contains(&now_ms.saturating_sub(last_ms));
+        is_due && self.0.compare_exchange(last_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -116,5 +151,20 @@ const fn call_of(step: &Step) -> Call {
         Step::Reserve(_) => Call::Reserve,
         Step::Release(_) => Call::Release,
         Step::Extend(_) => Call::Extend,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complaints_are_rare_and_survive_a_clock_set_back() {
+        let complaints = Complaints::default();
+        let now_ms = 1_700_000_000_000;
+        assert!(complaints.is_due(now_ms) && !complaints.is_due(now_ms));
+        assert!(!complaints.is_due(now_ms + COMPLAIN_EVERY_MS - 1));
+        assert!(complaints.is_due(now_ms + COMPLAIN_EVERY_MS));
+        assert!(complaints.is_due(now_ms) && !complaints.is_due(now_ms + 1));
     }
 }

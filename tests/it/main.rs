@@ -1,13 +1,16 @@
 //! Tests that need more than one crate, in one binary.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod cancelled;
 mod conformance;
 mod daemon;
 mod differential;
+mod faults;
 mod licences;
 mod python;
 mod redis_faults;
 mod redis_health;
 mod redis_store;
 mod redis_world;
+mod replicas;
 mod tidy;

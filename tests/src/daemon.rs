@@ -179,7 +179,7 @@ impl Daemon {
     #[must_use]
     pub fn run(&self, arguments: &[&str]) -> Finished {
         let endpoint = self.endpoint();
-        run(&[&["--endpoint", endpoint.as_str()], arguments].concat())
+        run(&[arguments, &["--endpoint", endpoint.as_str()]].concat())
     }
 
     /// Sends SIGTERM.

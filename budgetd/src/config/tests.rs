@@ -1,4 +1,5 @@
 //! Precedence, rules, and that no password shows.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use clap::Parser;
 

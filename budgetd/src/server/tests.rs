@@ -1,4 +1,5 @@
 //! A daemon in this process, over real connections. Nothing here sleeps: what has to happen is waited for, with a bound.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 mod admin;
 mod bounds;
@@ -22,7 +23,7 @@ use tokio::{
     task::JoinHandle,
     time::{sleep, timeout_at},
 };
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint};
 
 use super::*;
 use crate::{
@@ -139,7 +140,7 @@ impl Daemon {
             Listen::Tcp(address) => format!("http://{address}"),
             Listen::Unix(path) => format!("unix://{}", path.display()),
         };
-        bounded(Channel::from_shared(uri).unwrap().connect()).await.unwrap()
+        bounded(Endpoint::try_from(uri).unwrap().connect()).await.unwrap()
     }
 
     async fn budgets(&self) -> RetryBudgetClient<Channel> {

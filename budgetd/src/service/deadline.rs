@@ -85,6 +85,8 @@ fn parse(text: &str) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
     use budget::{
         decision::{Attempt, Release, Reserve},
         ids::ReservationId,

@@ -79,6 +79,10 @@ async fn answer<S: Store>(
     session_response(correlation_id, answer.inspect_err(core.failed(call)))
 }
 
+fn shutting_down() -> Status {
+    Status::unavailable("budgetd is shutting down")
+}
+
 const fn kind(request: &pb::SessionRequest) -> Call {
     match request.call {
         Some(pb::session_request::Call::Release(_)) => Call::Release,
@@ -99,7 +103,7 @@ impl<S: Store> Stream for Session<S> {
                 return Poll::Ready(Some(Ok(response)));
             }
             if this.core.stop.has_begun() {
-                this.end(Some(Status::unavailable("budgetd is shutting down")));
+                this.end(Some(shutting_down()));
             }
             if this.ending.is_none() && this.unanswered.len() < this.core.limits.session_unanswered {
                 match this.calls.poll_next_unpin(cx) {
@@ -110,11 +114,8 @@ impl<S: Store> Stream for Session<S> {
                     // What could not be read may have been a call: nothing after it can be told apart.
                     Poll::Ready(Some(Err(status))) => this.end(Some(status)),
                     Poll::Ready(None) => this.end(None),
-                    Poll::Pending => {
-                        if this.stopping.as_mut().poll(cx).is_pending() {
-                            return Poll::Pending;
-                        }
-                    }
+                    Poll::Pending if this.stopping.as_mut().poll(cx).is_pending() => return Poll::Pending,
+                    Poll::Pending => this.end(Some(shutting_down())),
                 }
                 continue;
             }

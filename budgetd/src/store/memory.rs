@@ -33,7 +33,7 @@ use crate::{
 
 /// Dependencies that no policy names.
 pub const UNNAMED_MAX: usize = 10_000;
-/// A power of two. A sweep holds the lock of one shard for as long as it looks through it.
+/// A sweep holds the lock of one shard for as long as it looks through it.
 const SHARDS: usize = 64;
 /// Every ledger is looked at about this often.
 const SWEEP_ALL_EVERY: Duration = Duration::from_secs(60);
@@ -50,7 +50,7 @@ pub struct MemoryStore {
     unnamed_max: usize,
     unnamed: AtomicUsize,
     hasher: RandomState,
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Mutex<Shard>; SHARDS]>,
     next_sweep: AtomicUsize,
 }
 
@@ -87,20 +87,19 @@ impl MemoryStore {
             unnamed_max: UNNAMED_MAX,
             unnamed: AtomicUsize::new(0),
             hasher: RandomState::new(),
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: Box::new(std::array::from_fn(|_| Mutex::default())),
             next_sweep: AtomicUsize::new(0),
         }
     }
 
     fn shard(&self, dependency: &DependencyId) -> MutexGuard<'_, Shard> {
-        // The hash's upper bits: the maps use hashes of their own.
-        let at = usize::try_from(self.hasher.hash_one(dependency.as_str()) >> 58).unwrap_or(0);
-        self.locked(at)
+        let hash = self.hasher.hash_one(dependency.as_str());
+        // Only the remainder by the number of shards counts.
+        self.locked(hash as usize)
     }
 
     fn locked(&self, at: usize) -> MutexGuard<'_, Shard> {
-        let shard = self.shards.get(at).or_else(|| self.shards.first()).expect("there are shards");
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[at % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Applies one step at once.
@@ -174,8 +173,7 @@ impl MemoryStore {
 
     /// Sweeps the shard whose turn it is; returns how many ledgers went.
     pub fn sweep_next(&self) -> usize {
-        let at = self.next_sweep.fetch_add(1, Ordering::Relaxed) % SHARDS;
-        let mut shard = self.locked(at);
+        let mut shard = self.locked(self.next_sweep.fetch_add(1, Ordering::Relaxed));
         let now_ms = self.clock.now_ms();
         // A clock that was set back makes the sweep wait no longer.
         if (0..SWEEP_AGAIN_MS).contains(&now_ms.saturating_sub(shard.swept_ms)) {

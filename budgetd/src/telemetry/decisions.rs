@@ -380,7 +380,12 @@ pub(super) fn register(decisions: &Arc<Decisions>, meter: &Meter) {
         })
         .build();
     register_failures(decisions, meter);
-    let gauges: [(&str, &str, fn(&Decisions) -> &AtomicI64); 2] = [
+    register_gauges(decisions, meter);
+}
+
+fn register_gauges(decisions: &Arc<Decisions>, meter: &Meter) {
+    type Read = fn(&Decisions) -> &AtomicI64;
+    let gauges: [(&str, &str, Read); 2] = [
         ("budgetd_calls_in_progress", "Calls that wait for the store.", |all| &all.in_progress),
         ("budgetd_sessions", "Open Session streams.", |all| &all.sessions),
     ];

@@ -116,9 +116,10 @@ async fn refused_names_are_not_found() {
     daemon.end().await;
 }
 
+/// Seen to fail when `time_left_ms` did not end the wait for the store.
 #[tokio::test]
 async fn a24_an_expired_call_takes_nothing() {
-    let daemon = Daemon::start(POLICIES).await;
+    let daemon = Daemon::start_with(POLICIES, |config| config.limits.call_timeout = 2 * BOUND).await;
     let mut budgets = daemon.budgets().await;
     let spent = pb::ReserveRequest { time_left_ms: Some(0), ..original("pay", 1) };
     let refused = denied(budgets.reserve(spent).await.unwrap().into_inner());

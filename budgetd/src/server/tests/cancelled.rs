@@ -11,6 +11,7 @@ async fn view(daemon: &Daemon) -> Option<View> {
     daemon.store.inner.view(&DependencyId::new("pay").unwrap(), Clock::instant()).await.unwrap()
 }
 
+/// Seen to fail when the step went on without its caller.
 #[tokio::test]
 async fn a_call_given_up_while_it_waits_is_no_step() {
     let daemon = Daemon::start(POLICIES).await;

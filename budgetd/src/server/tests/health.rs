@@ -18,6 +18,7 @@ async fn watch(
     client.watch(HealthCheckRequest { service: service.into() }).await.unwrap().into_inner()
 }
 
+/// Seen to fail when readiness followed the store.
 #[tokio::test]
 async fn a27_readiness_begins_with_the_first_contact_and_outlives_the_store() {
     let daemon = Daemon::start_uncontacted("", |_| {}).await;

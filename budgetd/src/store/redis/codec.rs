@@ -325,16 +325,16 @@ pub(super) fn read_view(reply: Value) -> Result<Option<View>, Unexpected> {
     let version = items.version()?;
     let shadow = items.flag("shadow")?;
     let limited = items.flag("limited")?;
-    let admission_balance_micros = Some(items.int("admission balance")?).filter(|_| limited);
-    let retry_balance_micros = items.int("retry balance")?;
-    let in_flight = items.int("permits")?;
+    let admission_balance_micros = Some(items.balance("admission balance")?).filter(|_| limited);
+    let retry_balance_micros = items.balance("retry balance")?;
+    let in_flight = items.amount("permits")?;
     let mut counters = [0; 10];
     for counter in &mut counters {
-        *counter = items.int("a counter")?;
+        *counter = items.amount("a counter")?;
     }
     let mut units = Vec::with_capacity(items.left() / 2);
     while items.left() > 0 {
-        units.push((UnitId::from_raw(items.int("unit")?), items.int("unit's balance")?));
+        units.push((UnitId::from_raw(items.int("unit")?), items.balance("unit's balance")?));
     }
     Ok(Some(View {
         version,
@@ -399,9 +399,13 @@ impl Items {
         Ok(self.within(what, 0, 1)? == 1)
     }
 
-    /// Never negative.
+    /// Never negative, and exact in a script.
     fn amount(&mut self, what: &'static str) -> Result<i64, Unexpected> {
-        self.within(what, 0, i64::MAX)
+        self.within(what, 0, EXACT_MAX)
+    }
+
+    fn balance(&mut self, what: &'static str) -> Result<i64, Unexpected> {
+        self.within(what, -EXACT_MAX, EXACT_MAX)
     }
 
     fn code<T>(&mut self, what: &'static str, from: impl Fn(i64) -> Option<T>) -> Result<T, Unexpected> {

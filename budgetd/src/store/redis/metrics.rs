@@ -1,6 +1,12 @@
-//! What the Redis store counts about itself. Plain atomics: whoever exports them reads them.
+//! What the Redis store counts about itself. Plain atomics: whoever exports them reads them; distributions are recorded
+//! in an exported histogram beside them, once there is one.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use opentelemetry::metrics::{Histogram as Exported, Meter};
 
 /// Upper bounds of the batch-size buckets, in steps per script call.
 pub const BATCH_BOUNDS: [u64; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
@@ -43,6 +49,7 @@ pub struct Histogram<const N: usize> {
     buckets: [AtomicU64; N],
     above: AtomicU64,
     sum: AtomicU64,
+    exported: OnceLock<Exported<u64>>,
 }
 
 /// The counters of one store.
@@ -114,7 +121,13 @@ impl ErrorKind {
 
 impl<const N: usize> Histogram<N> {
     const fn new(bounds: &'static [u64; N]) -> Self {
-        Self { bounds, buckets: [const { AtomicU64::new(0) }; N], above: AtomicU64::new(0), sum: AtomicU64::new(0) }
+        Self {
+            bounds,
+            buckets: [const { AtomicU64::new(0) }; N],
+            above: AtomicU64::new(0),
+            sum: AtomicU64::new(0),
+            exported: OnceLock::new(),
+        }
     }
 
     /// Counts one value.
@@ -122,6 +135,17 @@ impl<const N: usize> Histogram<N> {
         let bucket = self.bounds.iter().position(|bound| value <= *bound).and_then(|at| self.buckets.get(at));
         bucket.unwrap_or(&self.above).fetch_add(1, Relaxed);
         self.sum.fetch_add(value, Relaxed);
+        if let Some(exported) = self.exported.get() {
+            exported.record(value, &[]);
+        }
+    }
+
+    fn export(&self, meter: &Meter, name: &'static str, description: &'static str) {
+        #[expect(clippy::cast_precision_loss, clippy::as_conversions, reason = "bounds are small")]
+        let bounds = self.bounds.iter().map(|bound| *bound as f64).collect();
+        let histogram = meter.u64_histogram(name).with_description(description).with_boundaries(bounds).build();
+        // A second export changes nothing.
+        let _first = self.exported.set(histogram);
     }
 
     /// Upper bound and count of each bucket, not cumulative; the last, without bound, holds what is above all others.
@@ -160,6 +184,12 @@ impl Default for StoreMetrics {
 }
 
 impl StoreMetrics {
+    /// Makes the distributions visible.
+    pub fn export(&self, meter: &Meter) {
+        self.batch_size.export(meter, "budgetd_store_batch_steps", "Steps per script call.");
+        self.round_trip_micros.export(meter, "budgetd_store_round_trip_microseconds", "Pipeline sent to last reply.");
+    }
+
     /// Counts an error.
     pub fn error(&self, kind: ErrorKind) {
         for (counted, count) in ErrorKind::ALL.iter().zip(&self.errors) {
