@@ -91,11 +91,21 @@ async fn a20_names_and_namespaces_that_differ_share_nothing(on: On) {
 }
 on_each_store!(a20_names_and_namespaces_that_differ_share_nothing);
 
-/// Seen to fail with the dependency left out of the operation's key.
+/// Seen to fail with the dependency left out of the operation's key, and with braces written into the tag unescaped.
 async fn a20_operations_belong_to_their_dependency(on: On) {
     let ground = Ground::new(on, "");
-    for (name, id) in [("a", "b:c"), ("a:b", "c"), ("a", "c"), ("a:o", "b:c"), ("a{", "b:c"), ("a", "}:s"), ("a", "s")]
-    {
+    let pairs = [
+        ("a", "b:c"),
+        ("a:b", "c"),
+        ("a", "c"),
+        ("a:o", "b:c"),
+        ("a{", "b:c"),
+        ("a", "s"),
+        // Unescaped, the operation of one would be the ledger of the other.
+        ("a", "x}:s"),
+        ("a}:o:x", "s"),
+    ];
+    for (name, id) in pairs {
         let caller = ground.caller(name);
         let ask = || Reserve { operation: Some(operation(id)), ..original() };
         assert!(caller.ask(&ask()).await.admitted(), "{name} {id}");
