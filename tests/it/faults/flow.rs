@@ -126,6 +126,9 @@ async fn a12_limits_change_under_traffic(on: On) {
     let seen = pay.status().await;
     assert_eq!((seen.in_flight, seen.counters.permits_expired), (0, 0));
     assert_eq!(u64::try_from(seen.counters.originals_admitted).unwrap(), admitted.load(Relaxed));
+    // No permit was lost or won on the way.
+    pay.put("admission.max_in_flight = 8").await;
+    assert_eq!(pay.admitted_of(20).await, 8);
     ground.all_live();
 }
 on_each_store!(a12_limits_change_under_traffic);
