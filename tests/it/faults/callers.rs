@@ -186,7 +186,8 @@ async fn a24_tiny_deadlines_under_load_are_kept(on: On) {
 }
 on_each_store!(a24_tiny_deadlines_under_load_are_kept);
 
-/// Seen to fail with `Waiting::claim` taking steps whose deadline has passed: 401 are admitted instead of one.
+/// Seen to fail with `Waiting::claim` taking steps whose deadline has passed and the time in the queue not taken off what
+/// the ledger is told (either alone suffices): 401 are admitted instead of one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a24_calls_that_expire_in_the_queue_take_nothing() {
     let redis = RedisServer::start(Flavour::Redis7);

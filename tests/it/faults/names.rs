@@ -61,8 +61,8 @@ fn two_namespaces(on: On) -> Ground {
     ground
 }
 
-/// Seen to fail with the name written into its keys with its braces (`}` shares the slot tag of `` and keys of others),
-/// with names brought to lower case, and with the prefix left out of the keys.
+/// Seen to fail with `%` written into the tag unescaped (`{` and `%7B` meet), with names brought to lower case, and with
+/// the prefix left out of the keys.
 async fn a20_names_and_namespaces_that_differ_share_nothing(on: On) {
     let mut ground = two_namespaces(on);
     let mut taken: Vec<(Caller, Reserve)> = Vec::new();
@@ -135,7 +135,7 @@ async fn a20_namespaces_have_policies_of_their_own() {
     assert_eq!(names(one.client.clone()).await, 1, "its own pay");
 }
 
-/// Seen to fail with `convert::dependency` accepting what `DependencyId` refuses.
+/// Seen to fail with control characters allowed in names.
 async fn a19_what_is_no_name_is_refused_at_the_door(on: On) {
     let mut ground = Ground::new(on, POLICY);
     let channel = Endpoint::from_shared(ground.daemon().endpoint()).unwrap().connect().await.unwrap();

@@ -29,9 +29,8 @@ const FALLBACKS: &str = "[defaults]\nadmission = { rate = \"1M/s\", burst = 1000
                          [dependency.open]\nfallback.originals = \"allow\"\n\
                          [dependency.part]\nfallback.originals = \"5/s\"\n";
 
-/// Seen to fail with NOSCRIPT taken for an error (callers fail), with the whole pipeline sent again instead of the
-/// entries so answered (more is counted than callers know of), and with scripts always sent by their text (no bound on
-/// the bytes: as many EVAL as calls).
+/// Seen to fail with NOSCRIPT taken for an error (callers fail), with answered calls sent again now and then (more loads
+/// than flushes explain), and with scripts always sent by their text.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a01_flushed_scripts_cost_no_call_and_change_no_count() {
     const BURST: i64 = 1500;
