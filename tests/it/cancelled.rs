@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use crate::redis_world::fresh_id;
 
 const CALLS: usize = 100_000;
-const TASKS: usize = 32;
+const TASKS: usize = 40;
 /// More than all calls can take, so that nothing is refused.
 const BURST: i64 = 1_000_000;
 const WITHIN: Duration = Duration::from_secs(20);
@@ -114,12 +114,15 @@ async fn judge(name: &str, daemon: &Daemon, way: impl Fn(usize) -> Way) {
     assert_eq!(status.in_flight, 0);
     assert_eq!(status.counters.originals_admitted, handed_back + ended);
     assert_eq!(status.counters.not_sent, handed_back);
-    assert_eq!(status.admission.map(|balance| balance.balance_micros), Some((BURST - ended) * 1_000_000));
+    let balance = status.admission.expect("a limit").balance_micros;
+    // A day's token is not earned in the time of the test.
+    let earned = balance - (BURST - ended) * 1_000_000;
+    assert!((0..1_000_000).contains(&earned), "{balance}");
 }
 
 fn daemon() -> (Daemon, tempfile::NamedTempFile) {
     let policy = tempfile::NamedTempFile::new().unwrap();
-    let admission = format!("admission = {{ rate = \"0.000001/d\", burst = {BURST}, permit_ttl = \"1h\" }}");
+    let admission = format!("admission = {{ rate = \"1/d\", burst = {BURST}, permit_ttl = \"1h\" }}");
     std::fs::write(
         policy.path(),
         format!("[dependency.\"stormy\"]\n{admission}\noperation = {{ retention = \"1h\" }}\n"),

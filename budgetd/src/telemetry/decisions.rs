@@ -380,6 +380,10 @@ pub(super) fn register(decisions: &Arc<Decisions>, meter: &Meter) {
         })
         .build();
     register_failures(decisions, meter);
+    register_gauges(decisions, meter);
+}
+
+fn register_gauges(decisions: &Arc<Decisions>, meter: &Meter) {
     type Read = fn(&Decisions) -> &AtomicI64;
     let gauges: [(&str, &str, Read); 2] = [
         ("budgetd_calls_in_progress", "Calls that wait for the store.", |all| &all.in_progress),

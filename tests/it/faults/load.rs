@@ -49,7 +49,7 @@ impl Tally {
                 // Whether it is heard is not this call's business.
                 let release = budget::decision::Release::sent(ask.id, budget::decision::Outcome::Success);
                 drop(caller.client.release(&caller.dependency, &release, super::ground::CALL).await);
-                return;
+                0
             }
             Ok(_) => self.denied.fetch_add(1, Relaxed),
             Err(Error::Overloaded(_)) => self.shed.fetch_add(1, Relaxed),
