@@ -156,7 +156,7 @@ fn dependency_static(at: usize) -> &'static budget::ids::DependencyId {
     Box::leak(Box::new(dependency(&format!("d{at}"))))
 }
 
-/// Seen to fail with the second sending of a stale call left out.
+/// Seen to fail with the second sending of a stale call left out: it stays unanswered.
 #[tokio::test]
 async fn a_replica_with_old_policies_decides_by_the_new_ones() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -256,8 +256,7 @@ async fn replicas_are_counted_and_known_dependencies_are_listed() {
     assert!(known(Some("😀"), 9).await.is_empty());
 }
 
-/// Seen to fail with the name written into the key unescaped: `{` ends up in the keys of ``, a cross-slot error in a
-/// cluster, and `}` shares all of its keys.
+/// Seen to fail with `%` left out of the escapes: `{` and `%7B` share their tokens.
 #[tokio::test]
 async fn a20_odd_names_and_namespaces_never_share_state() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -283,7 +282,7 @@ async fn a20_odd_names_and_namespaces_never_share_state() {
     assert_eq!(keys.len(), 2 * names.len());
 }
 
-/// Seen to fail with `WRONGTYPE` counted as an outage: the whole store goes down.
+/// Seen to fail with `CORRUPT` and `WRONGTYPE` taken for an outage: callers get the fallback, and the store goes down.
 #[tokio::test]
 async fn a06_a_foreign_value_under_a_key_fails_that_dependency_only() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -316,7 +315,7 @@ async fn a06_a_foreign_value_under_a_key_fails_that_dependency_only() {
     assert!(replica.admits("text", fresh_id()).await, "it heals when the foreign value goes");
 }
 
-/// Seen to fail with `PEXPIRE` left out of `apply.lua`.
+/// Seen to fail with `PX` left out where `apply.lua` writes the ledger.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a04_every_key_of_an_unnamed_dependency_expires() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -356,7 +355,7 @@ async fn a04_every_key_of_an_unnamed_dependency_expires() {
     assert_ne!(server.cli(&["PTTL", "budgetd:{other}:s"]), Value::Int(-1));
 }
 
-/// Seen to fail with releases that create an absent ledger's permits: in flight goes negative.
+/// Seen to fail with a permit taken from the count for unknown reservations too: -50 are in flight.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a08_late_releases_are_harmless() {
     let server = RedisServer::start(Flavour::Redis7);
