@@ -150,7 +150,7 @@ async fn a24_an_ask_that_would_start_too_late_takes_nothing(on: On) {
 on_each_store!(a24_an_ask_that_would_start_too_late_takes_nothing);
 
 /// Seen to fail without a bound of the server's own on pending resets: callers that share a connection cut each other
-/// off (`too_many_resets`). And with an ask admitted twice by the ledger.
+/// off (`too_many_resets`). And with the record of an admission not kept: what is sent again is charged again.
 async fn a24_tiny_deadlines_under_load_are_kept(on: On) {
     let mut ground = Ground::new(on, "");
     let pay = ground.caller("pay");
@@ -159,25 +159,28 @@ async fn a24_tiny_deadlines_under_load_are_kept(on: On) {
     for _ in 0..64 {
         let caller = pay.clone();
         callers.spawn(async move {
-            let (mut admitted, mut unknown) = (0, 0);
+            let mut late = 0;
             for round in 0..30 {
-                let within = Duration::from_millis(1 + round % 3);
-                let (answer, took) = timed(caller.client.reserve(&caller.dependency, &original(), within)).await;
-                assert!(took < within + Duration::from_secs(2), "{took:?}");
+                let (ask, within) = (original(), Duration::from_millis(1 + round % 3));
+                let (answer, took) = timed(caller.client.reserve(&caller.dependency, &ask, within)).await;
+                assert!(took < within + CALL, "{took:?}");
                 match answer {
-                    Ok(answer) => admitted += i64::from(answer.decision.admitted()),
-                    Err(Error::DeadlineExceeded) => unknown += 1,
-                    Err(Error::DeadlinePassed) => {}
+                    Ok(answer) if answer.decision.admitted() => continue,
+                    // It may have been taken, or it was seen to be too late.
+                    Ok(_) | Err(Error::DeadlineExceeded | Error::DeadlinePassed) => late += 1,
+                    // The daemon gave up waiting for its store just before the caller did.
+                    Err(Error::Unavailable(text)) if text.contains("deadline") => late += 1,
                     Err(error) => panic!("{error:?}"),
                 }
+                // Whatever became of it: sent again, it is admitted, and counted once.
+                assert!(caller.ask(&ask).await.admitted());
             }
-            (admitted, unknown)
+            late
         });
     }
-    let ended = callers.join_all().await;
-    let (admitted, unknown) = ended.iter().fold((1, 0), |sum, seen| (sum.0 + seen.0, sum.1 + seen.1));
-    let counted = pay.status().await.counters.originals_admitted;
-    assert!((admitted..=admitted + unknown).contains(&counted), "{counted} of {admitted} to {admitted} + {unknown}");
+    let late: u32 = callers.join_all().await.into_iter().sum();
+    assert!(late > 0, "nobody was late: this test tests nothing");
+    assert_eq!(pay.status().await.counters.originals_admitted, 1 + 64 * 30);
     eventually(BOUND, "no call is left", async || {
         Metrics::of(ground.daemon()).await.sum("budgetd_calls_in_progress", &[]) < 0.5
     })
@@ -186,7 +189,8 @@ async fn a24_tiny_deadlines_under_load_are_kept(on: On) {
 }
 on_each_store!(a24_tiny_deadlines_under_load_are_kept);
 
-/// Seen to fail with `Waiting::claim` taking steps whose deadline has passed: 401 are admitted instead of one.
+/// Seen to fail with `Waiting::claim` taking steps whose deadline has passed and the time in the queue not taken off what
+/// the ledger is told (either alone suffices): 401 are admitted instead of one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a24_calls_that_expire_in_the_queue_take_nothing() {
     let redis = RedisServer::start(Flavour::Redis7);
@@ -210,7 +214,7 @@ async fn a24_calls_that_expire_in_the_queue_take_nothing() {
             let unary = pay.client.reserve(&pay.dependency, &ask, within);
             let in_session = session.reserve(&pay.dependency, &on_session, within);
             let ((unary, in_session), took) = timed(async { tokio::join!(unary, in_session) }).await;
-            assert!(took < Duration::from_secs(5), "{took:?}");
+            assert!(took < within + CALL, "{took:?}");
             for answer in [unary, in_session] {
                 assert!(matches!(answer, Err(Error::DeadlineExceeded | Error::DeadlinePassed)), "{answer:?}");
             }

@@ -176,7 +176,7 @@ async fn ask_everything(caller: &Caller, ids: &[budget::ids::ReservationId; 3]) 
     failed.iter().filter(|error| !matches!(error, Error::InvalidArgument(_))).count()
 }
 
-/// Seen to fail with WRONGTYPE and errors in scripts counted as an outage of the store: all others degrade.
+/// Seen to fail with WRONGTYPE and CORRUPT counted as an outage of the store: all others degrade.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a06_foreign_values_harm_their_dependency_only() {
     let mut ground = Ground::new(On::Redis7, "[defaults]\nadmission.max_in_flight = 1000\n");
@@ -286,8 +286,7 @@ fn forge_clock(redis: &RedisServer, name: &str, offset_ms: Option<i64>) {
 
 const YEAR_MS: i64 = 365 * 24 * 3_600_000;
 
-/// Seen to fail with elapsed time neither clamped before it is multiplied nor at the burst: the product leaves the exact
-/// range, and far more than the burst is there.
+/// Seen to fail with the refill not cut at the burst: a year's tokens are there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a07_after_a_long_time_there_is_one_burst_and_no_more() {
     let ground = Ground::new(On::Redis7, "");
@@ -325,8 +324,7 @@ async fn a07_after_a_long_time_there_is_one_burst_and_no_more() {
     }
 }
 
-/// Seen to fail with a negative elapsed time passed on to the refill: the level falls below zero, and nothing is refilled
-/// for a year.
+/// Seen to fail with a negative elapsed time passed on to the refill: the level falls below zero.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a07_after_a_stamp_of_the_future_the_level_stays_and_refills_from_now() {
     let ground = Ground::new(On::Redis7, "");

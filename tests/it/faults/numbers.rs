@@ -45,7 +45,7 @@ async fn raw(ground: &Ground, costs: Vec<pb::Cost>) -> tonic::Status {
     pb::retry_budget_client::RetryBudgetClient::new(channel).reserve(request).await.unwrap_err()
 }
 
-/// Seen to fail with `reserve.rs` (and on Redis `apply.lua`) charging each unit as soon as it has passed its own check.
+/// Seen to fail with the costs of a refused ask charged (both copies).
 async fn a05_refusal_charges_nothing(on: On) {
     let ground = Ground::new(on, "");
     let pay = ground.caller("pay").costing(&["tokens", "usd"]);
@@ -179,8 +179,8 @@ async fn a06_zeros_have_one_meaning_and_more_is_never_given_back(on: On) {
 }
 on_each_store!(a06_zeros_have_one_meaning_and_more_is_never_given_back);
 
-/// Seen to fail with `deposit` doing nothing for an original that is not the first of its ledger (so an empty bucket
-/// stays empty), and with `retry_cost` not charged (so only the attempt limit holds).
+/// Seen to fail with `deposit` doing nothing for an empty bucket, and with `retry_cost` not charged, so that only the
+/// attempt limit holds (both copies).
 async fn a10_an_empty_retry_budget_recovers_by_its_ratio_alone(on: On) {
     let ground = Ground::new(on, "");
     for earn_on in ["admitted", "success"] {
@@ -240,7 +240,7 @@ impl Caller {
     }
 }
 
-/// Seen to fail with the attempts of an operation counted in the ledger instead of by operation.
+/// Seen to fail with the attempts of an operation counted for the whole ledger (both copies).
 async fn a10_one_operations_exhaustion_leaves_others_alone(on: On) {
     let ground = Ground::new(on, "");
     let pay = ground.caller("pay");

@@ -52,7 +52,7 @@ fn a14_a_bad_policy_file_keeps_the_daemon_from_starting() {
     assert_refused(&path, &["line 4", "UTF-8"]);
 }
 
-/// Seen to fail with the warning of `read_file` taken out, and with an empty file imported: the rule was gone.
+/// Seen to fail with the warning of `read_file` taken out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a14_without_a_policy_it_says_so_and_answers_operators() {
     let ground = Ground::new(On::Memory, "# nothing yet\n");
