@@ -154,7 +154,7 @@ impl Ledger {
     #[must_use]
     pub fn new(version: PolicyVersion, numbers: Arc<Numbers>, start: Start, clock_ms: i64) -> Self {
         // Leases permitted: nothing is given to begin with, whatever the store.
-        let full = start == Start::Full && numbers.may_start_full;
+        let full = start == Start::Full && numbers.lease.is_none();
         let admission = match numbers.admission {
             Some(bucket) if full => bucket.burst,
             Some(_) | None => numbers.absent_admission_micros,

@@ -33,6 +33,7 @@ pub mod bucket;
 pub mod decision;
 pub mod fallback;
 pub mod ids;
+pub mod lease;
 pub mod ledger;
 mod operation;
 pub mod policy;

@@ -3,6 +3,7 @@
 use super::{EarnOn, IN_FLIGHT_MAX, Limit, Mode, PERMIT_TTL_MS_MAX, Policy};
 use crate::{
     ids::UnitId,
+    lease::{Curve, Timing},
     units::{DURATION_MS_MAX, EXACT_MAX, MICROS_PER_TOKEN, PPM, checked_div, div_ceil},
 };
 
@@ -57,12 +58,33 @@ pub struct Numbers {
     pub retention_ms: i64,
     /// Admission balance of a ledger that has no state, in micro-tokens.
     pub absent_admission_micros: i64,
-    /// Leases are not permitted, so a store of a single node may start full.
-    pub may_start_full: bool,
+    /// Part of each bucket a class may drain, parts per million.
+    pub priority_ppm: [i64; 3],
+    /// Permits are limited by the policy, not only by [`IN_FLIGHT_MAX`].
+    pub slots_limited: bool,
+    /// Where leases are permitted.
+    pub lease: Option<LeaseNumbers>,
     /// Idle state may go after this time; 0: never, the policy names the dependency.
     pub idle_ttl_ms: i64,
     /// Further units in the policy's order.
     pub units: Box<[(UnitId, BucketNumbers)]>,
+}
+
+/// What a ledger needs to know to lend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseNumbers {
+    /// At most this part of each quota is leased, parts per million.
+    pub part_ppm: i64,
+    /// Steps of each lease.
+    pub curve: Curve,
+    /// The longest curve of any lease that may still be out, as far as the caller knows; at least that of `curve`.
+    pub longest_curve_ms: i64,
+    /// How much later than the holder the ledger ends each step.
+    pub margin_ms: i64,
+    /// Longest overlap of two masters plus 2 s; 0 where only one can exist.
+    pub overlap_ms: i64,
+    /// Most milliseconds by which one call advances ledger time.
+    pub step_max_ms: i64,
 }
 
 // === impl Policy ===
@@ -71,6 +93,12 @@ impl Policy {
     /// Compiles the policy. `named`: a policy names this dependency itself, so its state never expires.
     #[must_use]
     pub fn numbers(&self, retries_off: bool, named: bool) -> Numbers {
+        self.numbers_timed(retries_off, named, &Timing::default())
+    }
+
+    /// As [`Self::numbers`], with other time limits of the lease protocol.
+    #[must_use]
+    pub fn numbers_timed(&self, retries_off: bool, named: bool, timing: &Timing) -> Numbers {
         let spec = &self.spec;
         let shares = spec.priority_ppm;
         let admission = spec.admission.map(|limit| BucketNumbers::new(limit, shares));
@@ -97,7 +125,19 @@ impl Policy {
             max_attempts: spec.max_attempts.into(),
             retention_ms: spec.retention_ms,
             absent_admission_micros: absent,
-            may_start_full: !spec.lease.enabled,
+            priority_ppm: shares,
+            slots_limited: spec.max_in_flight.is_some(),
+            lease: spec.lease.enabled.then(|| {
+                let curve = Curve(spec.lease.curve.as_slice().into());
+                LeaseNumbers {
+                    part_ppm: spec.lease.part_ppm,
+                    longest_curve_ms: curve.total_ms(),
+                    curve,
+                    margin_ms: timing.margin_ms,
+                    overlap_ms: timing.overlap_ms,
+                    step_max_ms: timing.step_max_ms,
+                }
+            }),
             idle_ttl_ms: if named { 0 } else { self.idle_ttl_ms(admission.as_ref(), &units) },
             units,
         }
