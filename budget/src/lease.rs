@@ -15,7 +15,7 @@ pub const GRANTS_MAX: usize = 4;
 /// Most incarnations of one holder id that are charged at once.
 pub const INCARNATIONS_MAX: usize = 4;
 /// Most holders of one dependency; later ones are told to use Reserve.
-pub const HOLDERS_MAX: usize = 100_000;
+pub const HOLDERS_MAX: usize = 20_000;
 /// Most dependencies in one sync message.
 pub const SYNC_BATCH_MAX: usize = 1_000;
 /// Highest epoch number accepted from outside.
@@ -259,9 +259,6 @@ pub enum InvalidSync {
     /// The lease names the current epoch but a generation that was never granted to this incarnation.
     #[error("lease.generation: was never granted to this incarnation")]
     UnknownGeneration = 2,
-    /// A sequence that leaves out more than one number.
-    #[error("sequence: must follow the last one")]
-    Sequence = 3,
 }
 
 /// What every call on a ledger carries where leases are permitted.
