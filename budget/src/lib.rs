@@ -32,6 +32,7 @@
 pub mod bucket;
 pub mod decision;
 pub mod fallback;
+pub mod guard;
 pub mod ids;
 pub mod lease;
 pub mod ledger;
