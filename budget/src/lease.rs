@@ -265,7 +265,7 @@ pub enum InvalidSync {
 }
 
 /// What every call on a ledger carries where leases are permitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ground {
     /// The store's identity, 52 bits of a hash of Redis's `run_id`; equal as long as state cannot have been lost.
     pub identity: i64,
@@ -341,6 +341,35 @@ impl HolderId {
 impl std::fmt::Debug for HolderId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+// === impl Usage ===
+
+impl Usage {
+    /// Whether any counter is below that of an earlier report.
+    #[must_use]
+    pub fn is_below(&self, earlier: &Self) -> bool {
+        let unit = |unit: UnitId| self.units_asked.iter().find(|(id, _)| *id == unit).map_or(0, |(_, asked)| *asked);
+        self.counters().iter().zip(earlier.counters()).any(|(now, then)| *now < then)
+            || earlier.units_asked.iter().any(|(id, asked)| unit(*id) < *asked)
+    }
+
+    /// All counters but those of units, in the order of the fields.
+    #[must_use]
+    pub const fn counters(&self) -> [i64; 10] {
+        [
+            self.asked,
+            self.originals_admitted,
+            self.retries_admitted,
+            self.originals_denied,
+            self.retries_denied,
+            self.not_sent,
+            self.fallback_originals,
+            self.fallback_retries,
+            self.deposited_micros,
+            self.overuse_micros,
+        ]
     }
 }
 
