@@ -78,7 +78,8 @@ impl Endpoints {
     }
 
     /// When the first of the resting endpoints may be asked again.
-    pub(crate) fn back_at(&self) -> Option<Instant> {
+    #[cfg(test)]
+    fn back_at(&self) -> Option<Instant> {
         (0..self.slots.len()).filter_map(|at| self.slot(at).rests_until).min()
     }
 
@@ -158,6 +159,7 @@ pub(crate) const fn is_away(error: &Error) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
@@ -166,7 +168,7 @@ mod tests {
         Endpoints::new(uris, &Options::default(), 0).unwrap()
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a17_a_failed_endpoint_rests_and_the_next_is_asked() {
         let endpoints = endpoints(2);
         let now = Instant::now();
@@ -181,7 +183,7 @@ mod tests {
         assert!(endpoints.pick(now + REST_FIRST).is_some());
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a17_rests_double_to_a_cap_for_ever_and_end_with_an_answer() {
         let endpoints = endpoints(1);
         let mut now = Instant::now();

@@ -103,6 +103,7 @@ struct Inner {
 /// Syncs go to whichever endpoint answers.
 struct Remote {
     endpoints: Arc<Endpoints>,
+    timeout: Duration,
 }
 
 // === impl Builder ===
@@ -162,7 +163,10 @@ impl Builder {
         }
         let seed = getrandom::u64().map_err(|error| Error::NoRandomness(error.to_string()))?;
         let endpoints = Arc::new(Endpoints::new(self.endpoints, &self.options, seed)?);
-        let leasing = Leasing::start(Remote { endpoints: Arc::clone(&endpoints) }, self.leasing)?;
+        let leasing = Leasing::start(
+            Remote { endpoints: Arc::clone(&endpoints), timeout: self.leasing.sync_timeout },
+            self.leasing,
+        )?;
         let (releases, queued) = mpsc::channel(RELEASES_MAX);
         tokio::spawn(release_all(Arc::clone(&endpoints), queued));
         let inner = Inner { leasing, endpoints, releases, releases_lost: AtomicU64::new(0) };
@@ -334,16 +338,22 @@ impl Handle {
                         Mode::Exact | Mode::Leased | Mode::Shadow => Source::Coordinator,
                         Mode::Degraded => Source::Degraded,
                     };
-                    Ok(Permit::new(self.clone(), right, Facts {
-                        attempts_left: admitted.attempts_left,
-                        start_after_ms: admitted.start_after_ms,
-                        would_be_denied: admitted.would_be_denied,
-                        source,
-                    }))
+                    Ok(Permit::new(
+                        self.clone(),
+                        right,
+                        Facts {
+                            attempts_left: admitted.attempts_left,
+                            start_after_ms: admitted.start_after_ms,
+                            would_be_denied: admitted.would_be_denied,
+                            source,
+                        },
+                    ))
                 }
             },
             Err(Some(Error::Overloaded(_))) => Err(Refused::Overloaded),
-            Err(Some(error)) if !is_away(&error) && !matches!(error, Error::DeadlinePassed) => Err(Refused::Failed(error)),
+            Err(Some(error)) if !is_away(&error) && !matches!(error, Error::DeadlinePassed) => {
+                Err(Refused::Failed(error))
+            }
             // Nobody answers, or not in time.
             Err(_) => {
                 let local = self.leased.reserve_beyond(&ask.local());
@@ -362,7 +372,13 @@ impl Handle {
                     attempts_left: spent.attempts_left().into(),
                     start_after_ms: 0,
                     would_be_denied: spent.would_be_denied(),
-                    source: if spent.is_beyond() { Source::Fallback } else if source == Source::Fallback { Source::Lease } else { source },
+                    source: if spent.is_beyond() {
+                        Source::Fallback
+                    } else if source == Source::Fallback {
+                        Source::Lease
+                    } else {
+                        source
+                    },
                 };
                 Some(Ok(Permit::new(self.clone(), Right::Local(spent), facts)))
             }
@@ -422,7 +438,8 @@ impl Inner {
                     return Ok(reserved);
                 }
                 Err(error) => {
-                    let tried = !matches!(error, Error::DeadlineExceeded | Error::DeadlinePassed) || given >= FAIR_TRIAL;
+                    let tried =
+                        !matches!(error, Error::DeadlineExceeded | Error::DeadlinePassed) || given >= FAIR_TRIAL;
                     if tried {
                         self.endpoints.note(&picked, &error, Instant::now());
                     }
@@ -468,7 +485,7 @@ impl Coordinator for Remote {
         let Some(picked) = self.endpoints.pick(now) else {
             return all(&Error::Unreachable("no endpoint answers; each is tried again after a rest".into()));
         };
-        match picked.transport.sync(asks).await {
+        match picked.transport.sync(asks, now + self.timeout).await {
             Ok(answers) => {
                 self.endpoints.answered(&picked);
                 answers

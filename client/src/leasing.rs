@@ -155,11 +155,8 @@ impl Leasing {
         let incarnation = random_incarnation()?;
         let holder = match &options.holder_id {
             Some(holder) => holder.clone(),
-            None => {
-                HolderId::new(&format!("{:?}", random_incarnation()?)).map_err(|error| {
-                    Error::NoRandomness(error.to_string())
-                })?
-            }
+            None => HolderId::new(&format!("{:?}", random_incarnation()?))
+                .map_err(|error| Error::NoRandomness(error.to_string()))?,
         };
         let shared = Arc::new(Shared {
             options,
@@ -233,9 +230,7 @@ impl Leasing {
     /// heard of it within the time; if not, the leases end by their curves.
     pub async fn leave(&self, within: Duration) -> bool {
         let (done, left) = oneshot::channel();
-        let leaving = async {
-            self.commands.send(Command::Leave(done)).await.is_ok() && left.await.is_ok()
-        };
+        let leaving = async { self.commands.send(Command::Leave(done)).await.is_ok() && left.await.is_ok() };
         tokio::time::timeout(within, leaving).await.unwrap_or(false)
     }
 }

@@ -45,8 +45,8 @@ pub use budget_proto::{
     convert::{Decision, Mode, Released, Reserved},
 };
 pub use client::{Client, Options, reservation_id};
-pub use dependency::Dependency;
 pub use clock::boot_time_ns;
+pub use dependency::Dependency;
 pub use error::Error;
 pub use leased::{Ask, Builder, Counts, Handle, LeasedClient, Refused};
 pub use leasing::Standing;

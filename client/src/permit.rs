@@ -168,4 +168,3 @@ impl fmt::Debug for InFlight {
         f.debug_struct("InFlight").finish_non_exhaustive()
     }
 }
-

@@ -27,6 +27,8 @@ const FLIGHTS_MAX: usize = 4;
 const ROUND_MAX: Duration = Duration::from_secs(2);
 /// How much longer than the longest renewal decisions are made without a sign of life from the task.
 const ALIVE_SLACK_MS: i64 = 4_000;
+/// How much longer than its time a sync is waited for.
+const SYNC_GRACE: Duration = Duration::from_millis(250);
 /// After so many sendings without an answer the coordinator counts as away.
 const UNANSWERED_AWAY: u32 = 2;
 
@@ -253,6 +255,7 @@ impl Machine {
 
 async fn sync<C: Coordinator>(coordinator: Arc<C>, asks: Vec<(Asked, u32)>, within: Duration) -> Flight {
     let sent: Vec<Asked> = asks.iter().map(|(asked, _)| asked.clone()).collect();
-    let answers = tokio::time::timeout(within, coordinator.sync(&sent)).await.ok();
+    // The coordinator keeps the time too, and learns more from it.
+    let answers = tokio::time::timeout(within + SYNC_GRACE, coordinator.sync(&sent)).await.ok();
     Flight { asks, answers }
 }
