@@ -23,7 +23,7 @@ struct Arguments {
 #[derive(clap::Subcommand)]
 enum Command {
     /// Serves until SIGTERM or SIGINT. The default
-    Serve(Box<ServeArgs>),
+    Serve(ServeArgs),
     #[command(flatten)]
     Ask(cli::Command),
 }
@@ -33,7 +33,7 @@ async fn main() -> ExitCode {
     let Arguments { command, serve } = Arguments::parse();
     match command {
         None => daemon(serve).await,
-        Some(Command::Serve(serve)) => daemon(*serve).await,
+        Some(Command::Serve(serve)) => daemon(serve).await,
         Some(Command::Ask(command)) => cli::run(command).await,
     }
 }

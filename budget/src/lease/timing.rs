@@ -123,7 +123,8 @@ mod tests {
             change(&mut timing);
             timing.judge(short).map_err(|invalid| invalid.to_string())
         };
-        let table: [(&dyn Fn(&mut Timing), &str); 14] = [
+        type Case<'a> = (&'a dyn Fn(&mut Timing), &'a str);
+        let table: [Case<'_>; 14] = [
             (&|t| t.margin_ms = 0, "timing.margin is 0ms: must be between 1ms and 1h"),
             (&|t| t.overlap_ms = -1, "timing.overlap is -1ms: must be between 0ms and 1h"),
             (&|t| t.renew_min_ms = 0, "timing.renew_min is 0ms: must be between"),

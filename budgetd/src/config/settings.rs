@@ -76,7 +76,7 @@ pub struct Settings {
     pub redis_pool_size: Option<usize>,
     /// Time limits of leases: in a settings file only.
     #[arg(skip)]
-    pub timing: Option<TimingSettings>,
+    pub timing: Option<Box<TimingSettings>>,
 }
 
 /// A text that may hold a password. Only [`Secret::reveal`] shows it.

@@ -119,7 +119,10 @@ fn check(judged: Judged, accepted: bool, field: &str, value: &str, rule: &str) {
     }
 }
 
-fn check_numbers(rows: &[(&str, u64, u64, fn(u64) -> Judged)]) {
+/// A field, its bounds, and how to set it.
+type Row<'a> = (&'a str, u64, u64, fn(u64) -> Judged);
+
+fn check_numbers(rows: &[Row<'_>]) {
     for (field, min, max, set) in rows {
         let huge = [1 << 31, 1 << 32, RANDOM, RANDOM + 1, EXACT, EXACT + 1, i64::MAX as u64, 1 << 63, u64::MAX];
         for value in [0, 1, *min, *max, max + 1].into_iter().chain(huge) {
@@ -246,7 +249,8 @@ fn what_belongs_together_fits_together() {
     check(on_lease(|l| l.epoch = Some(pb::Epoch { number: 2, id: 999 })), true, "", "", "");
     check(on_lease(|l| l.epoch = None), false, "asks.lease.epoch", "absent", "is required");
     check(on_lease(|l| l.value = None), false, "asks.lease.value", "absent", "is required");
-    let more: [(&str, fn(&mut pb::Usage)); 11] = [
+    type Change = fn(&mut pb::Usage);
+    let more: [(&str, Change); 11] = [
         ("asks.counted.asked", |u| u.asked += 1),
         ("asks.counted.originals_admitted", |u| u.originals_admitted += 1),
         ("asks.counted.retries_admitted", |u| u.retries_admitted += 1),
