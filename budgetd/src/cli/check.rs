@@ -2,11 +2,14 @@
 
 use std::{io::Write, path::PathBuf, sync::Arc, time::Duration};
 
-use budget::{bound::Fleet, ids::PolicyVersion, lease::Timing};
+use budget::{bound::Fleet, ids::PolicyVersion};
 use serde_json::{Value, json};
 
 use super::{Failure, Verdict, arguments, table::print_json};
-use crate::policies::{LeaseReport, PolicyFile, Question, Snapshot, Switches, check_report, reports};
+use crate::{
+    config::Config,
+    policies::{LeaseReport, PolicyFile, Question, Snapshot, Switches, check_report, reports},
+};
 
 /// Most processes that can be asked for.
 const PROCESSES_MAX: i64 = 1_000_000;
@@ -30,15 +33,19 @@ pub struct Args {
     /// Length of the window that the bound is for.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = arguments::positive_duration)]
     window: Duration,
+    /// A settings file of `serve`, whose [timing] leases have to fit; without one the built-in limits hold
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &Args, out: &mut impl Write) -> Result<Verdict, Failure> {
-    let file = PolicyFile::read(&args.file)?;
+    let timing = args.config.as_deref().map(Config::timing_of).transpose()?.unwrap_or_default();
+    let file = PolicyFile::read_timed(&args.file, timing)?;
     let snapshot = Snapshot::new(PolicyVersion::default(), Arc::new(file.set), Switches::default());
-    let leases = LeaseReport::all(&snapshot, &Timing::default(), args.question());
+    let leases = LeaseReport::all(&snapshot, args.question());
     if args.json {
         let leases: Vec<Value> = leases.iter().map(LeaseReport::json).collect();
         print_json(out, &json!({ "valid": true, "rules": reports(&snapshot), "leases": leases }))?;

@@ -47,8 +47,9 @@ pub struct LeaseReport {
 impl LeaseReport {
     /// Of each rule that permits leases, the defaults first.
     #[must_use]
-    pub fn all(snapshot: &Snapshot, timing: &Timing, question: Question) -> Vec<Self> {
+    pub fn all(snapshot: &Snapshot, question: Question) -> Vec<Self> {
         let set = snapshot.set();
+        let timing = &set.timing().limits;
         let rules = set.rules().filter(|(name, _)| ***name != *DEFAULTS);
         let rules = rules.map(|(name, rule)| (&**name, &*rule.policy));
         std::iter::once((DEFAULTS, &**set.defaults()))
