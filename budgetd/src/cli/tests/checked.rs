@@ -10,7 +10,7 @@ async fn check(policies: &str, arguments: &str) -> String {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("policies.toml");
     fs::write(&file, policies).unwrap();
-    outcome(&format!("b check {} {arguments}", file.display()).trim_end()).await.unwrap().1
+    outcome(format!("b check {} {arguments}", file.display()).trim_end()).await.unwrap().1
 }
 
 fn leases(text: &str) -> &str {
