@@ -154,6 +154,12 @@ fn fields_that_depend_on_each_other() {
 }
 
 #[test]
+fn a_malformed_number_is_a_rule_broken() {
+    let error = InvalidPolicy::new("retry.floor", "2G/s", InvalidNumber::RateTooHigh);
+    assert_eq!(error.to_string(), "retry.floor is 2G/s: must be at most 1G per period");
+}
+
+#[test]
 fn the_longest_exact_refill_fills_the_deepest_debt() {
     for (rate, burst) in [("1/s", 1), ("1G/s", 1_000_000_000), ("7/d", 5_000), ("100/h", 1_000_000), ("270/min", 10)] {
         let numbers = BucketNumbers::new(limited(rate, burst).unwrap(), [PPM; 3]);
