@@ -2,9 +2,12 @@
 
 use super::*;
 use crate::{
-    decision::{Attempt, Cause, Denied, DenyReason, OperationAsk, Outcome, Release, ReleaseResult, Reserve},
+    decision::{
+        Attempt, Cause, Denied, DenyReason, OperationAsk, Outcome, Release, ReleaseResult, Reserve, Sent,
+        TerminalState, Use,
+    },
     ids::{Fingerprint, OperationId, ReservationId},
-    policy::{Lease, Limit, Policy, Spec, UnitLimit},
+    policy::{Lease, Limit, Mode, Policy, Spec, UnitLimit},
     units::{MICROS_PER_TOKEN, Rate},
 };
 
@@ -167,10 +170,10 @@ fn operations_are_forgotten_a_bounded_number_per_call() {
     // One of them finishes later and is remembered longer.
     let finish = Release {
         operation: Some(operation(3).id),
-        used: crate::decision::Use::Sent(crate::decision::Sent {
+        used: Use::Sent(Sent {
             outcome: Outcome::Success,
             costs: Vec::new(),
-            terminal: Some(crate::decision::TerminalState::Completed),
+            terminal: Some(TerminalState::Completed),
             result_ref: None,
         }),
         ..Release::not_sent(id(3))
@@ -192,6 +195,32 @@ fn operations_are_forgotten_a_bounded_number_per_call() {
     assert_eq!(reason, DenyReason::Completed);
     ledger.begin(version(1, 1), &numbers, false, 10_500).unwrap();
     assert!(ledger.operations.is_none());
+}
+
+#[test]
+fn an_operation_that_is_due_counts_as_forgotten_even_while_it_is_there() {
+    let numbers = numbers(Spec { permit_ttl_ms: 1_000, retention_ms: 10_000, ..Spec::default() });
+    let mut ledger = Ledger::new(version(1, 1), Arc::clone(&numbers), Start::Empty, 0);
+    let operation = |number: u64| OperationAsk {
+        id: OperationId::new(&format!("op{number}")).unwrap(),
+        fingerprint: Fingerprint::from_slice(&[1; 16]).unwrap(),
+        expires_in_ms: Some(1),
+    };
+    let tracked =
+        |number, operation| Reserve { operation: Some(operation), permit_ttl_ms: Some(60_000), ..ask(number) };
+    for number in 10..50 {
+        assert!(admitted(&ledger.step(&Step::Reserve(tracked(number, operation(number))))));
+    }
+    // More are due than one call drops; the last is still there. Its release must not prolong it.
+    ledger.begin(version(1, 1), &numbers, false, 10_001).unwrap();
+    assert_eq!(ledger.operations.as_ref().map_or(0, |operations| operations.iter().count()), 24);
+    let mut finish = Release::sent(id(49), Outcome::Success);
+    finish.operation = Some(operation(49).id);
+    if let Use::Sent(sent) = &mut finish.used {
+        sent.terminal = Some(TerminalState::Completed);
+    }
+    assert_eq!(ledger.step(&Step::Release(finish)), Answer::Released(ReleaseResult::Applied));
+    assert!(admitted(&ledger.step(&Step::Reserve(tracked(149, operation(49))))));
 }
 
 #[test]
@@ -230,6 +259,16 @@ fn idle_state_may_go_only_when_nothing_is_given_away() {
     assert_eq!(ttl(Spec { retention_ms: 5 * hour_ms, ..Spec::default() }), 10 * hour_ms);
     assert_eq!(ttl(limited("1/d", 1_000_000)), 365 * 24 * hour_ms);
     assert_eq!(Policy::new(limited("1/s", 10)).unwrap().numbers(false, true).idle_ttl_ms, 0);
+}
+
+#[test]
+fn a_ledger_tells_what_its_numbers_say() {
+    for (mode, shadow) in [(Mode::Enforce, false), (Mode::Shadow, true)] {
+        let numbers = numbers(Spec { mode, ..Spec::default() });
+        let ledger = Ledger::new(version(1, 1), numbers, Start::Empty, 0);
+        assert_eq!((ledger.shadow(), ledger.view(0).shadow), (shadow, shadow));
+        assert_eq!(ledger.idle_ttl_ms(), 2 * 3_600_000);
+    }
 }
 
 #[test]
