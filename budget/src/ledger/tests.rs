@@ -249,6 +249,42 @@ fn a_view_projects_and_changes_nothing() {
 }
 
 #[test]
+fn a_dump_is_all_that_can_still_decide() {
+    let numbers = numbers(Spec { ratio_ppm: 1_000_000, floor: Rate::ZERO, ..Spec::default() });
+    let mut ledger = Ledger::new(version(1, 2), Arc::clone(&numbers), Start::Empty, 0);
+    let operation = OperationAsk {
+        id: OperationId::new("o").unwrap(),
+        fingerprint: Fingerprint::from_slice(&[1; 16]).unwrap(),
+        expires_in_ms: None,
+    };
+    let hash = operation.id.hash();
+    let retry = Reserve { attempt: Attempt::retry(2, Cause::Hedge), ..ask(3) };
+    for ask in [ask(1), ask(2), retry, Reserve { operation: Some(operation), ..ask(4) }] {
+        assert!(admitted(&ledger.step(&Step::Reserve(ask))));
+    }
+    ledger.step(&Step::Release(Release::sent(id(2), Outcome::Success)));
+    let reservation = |number, rest: &str| format!("reservation {:?} {rest}", id(number));
+    // No number outside of an operation; nothing but its state of a closed one.
+    let expected = [
+        reservation(1, "0 1 60000 0 1000000 0 0 0 0 0 0"),
+        reservation(2, "1 0"),
+        reservation(3, "0 1 60000 0 0 1000000 0 0 0 0 0"),
+        reservation(4, &format!("0 1 60000 0 1000000 0 0 0 0 {hash} 1")),
+    ];
+    let lines = |ledger: &Ledger, part: &str| -> Vec<String> {
+        ledger.dump().into_iter().filter(|line| line.starts_with(part)).collect()
+    };
+    assert_eq!(lines(&ledger, "reservation"), expected);
+    let kept = format!("operation o {} 600000 1200000 1 1 60000 0 0 0 -", "01".repeat(16));
+    assert_eq!(lines(&ledger, "operation"), [kept]);
+    // One that is due is no longer part of the state, whether it was dropped or not.
+    ledger.now_ms = 1_199_999;
+    assert_eq!(lines(&ledger, "operation").len(), 1);
+    ledger.now_ms = 1_200_000;
+    assert!(lines(&ledger, "operation").is_empty());
+}
+
+#[test]
 fn idle_state_may_go_only_when_nothing_is_given_away() {
     let ttl = |spec: Spec| numbers(spec).idle_ttl_ms;
     let hour_ms = 3_600_000;
