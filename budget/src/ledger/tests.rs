@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     decision::{
-        Attempt, Cause, Denied, DenyReason, OperationAsk, Outcome, Release, ReleaseResult, Reserve, Sent,
+        Attempt, Cause, Cost, Denied, DenyReason, OperationAsk, Outcome, Release, ReleaseResult, Reserve, Sent,
         TerminalState, Use,
     },
     ids::{Fingerprint, OperationId, ReservationId},
@@ -308,9 +308,31 @@ fn a_ledger_tells_what_its_numbers_say() {
 }
 
 #[test]
+fn what_is_given_back_does_not_exceed_the_burst_for_the_next_step_either() {
+    let unit = UnitLimit { name: "t".into(), limit: Limit { rate: Rate::parse("1/s").unwrap(), burst_tokens: 10 } };
+    let numbers = numbers(Spec { units: vec![unit], ..Spec::default() });
+    let cost = |tokens| vec![Cost { unit: UnitId::of("t").unwrap(), amount_micros: tokens * MICROS_PER_TOKEN }];
+    let mut ledger = Ledger::new(version(1, 1), Arc::clone(&numbers), Start::Full, 0);
+    assert!(admitted(&ledger.step(&Step::Reserve(Reserve { costs: cost(5), ..ask(1) }))));
+    ledger.begin(version(1, 1), &numbers, false, 10_000).unwrap();
+    let mut less = Release::sent(id(1), Outcome::Success);
+    if let Use::Sent(sent) = &mut less.used {
+        sent.costs = cost(1);
+    }
+    // Both in one call: nothing is clipped by a refill in between.
+    assert_eq!(ledger.step(&Step::Release(less)), Answer::Released(ReleaseResult::Applied));
+    assert!(admitted(&ledger.step(&Step::Reserve(Reserve { costs: cost(10), ..ask(2) }))));
+    assert!(!admitted(&ledger.step(&Step::Reserve(Reserve { costs: cost(1), ..ask(3) }))));
+}
+
+#[test]
 fn a_ledger_is_small_when_idle() {
     assert!(size_of::<Ledger>() <= 256, "{} bytes", size_of::<Ledger>());
     assert!(size_of::<reservations::Record>() <= 24, "{} bytes", size_of::<reservations::Record>());
+    // A plain reservation is its record and no more.
+    let mut ledger = Ledger::new(version(1, 1), numbers(Spec::default()), Start::Empty, 0);
+    assert!(admitted(&ledger.step(&Step::Reserve(ask(1)))));
+    assert!(ledger.reservations.is_some_and(|reservations| reservations.detail(id(1)).is_none()));
 }
 
 #[test]
