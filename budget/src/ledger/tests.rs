@@ -259,7 +259,9 @@ fn a_dump_is_all_that_can_still_decide() {
     };
     let hash = operation.id.hash();
     let retry = Reserve { attempt: Attempt::retry(2, Cause::Hedge), ..ask(3) };
-    for ask in [ask(1), ask(2), retry, Reserve { operation: Some(operation), ..ask(4) }] {
+    let tracked = Reserve { operation: Some(operation), ..ask(4) };
+    let long = Reserve { permit_ttl_ms: Some(300_000), ..ask(5) };
+    for ask in [ask(1), ask(2), retry, tracked, long] {
         assert!(admitted(&ledger.step(&Step::Reserve(ask))));
     }
     ledger.step(&Step::Release(Release::sent(id(2), Outcome::Success)));
@@ -270,11 +272,14 @@ fn a_dump_is_all_that_can_still_decide() {
         reservation(2, "1 0"),
         reservation(3, "0 1 60000 0 0 1000000 0 0 0 0 0"),
         reservation(4, &format!("0 1 60000 0 1000000 0 0 0 0 {hash} 1")),
+        reservation(5, "0 1 300000 0 1000000 0 0 0 0 0 0"),
     ];
     let lines = |ledger: &Ledger, part: &str| -> Vec<String> {
         ledger.dump().into_iter().filter(|line| line.starts_with(part)).collect()
     };
     assert_eq!(lines(&ledger, "reservation"), expected);
+    // End and permits of the two generations, permits of the queue.
+    assert_eq!(lines(&ledger, "generations"), ["generations 0 0 120000 3 1"]);
     let kept = format!("operation o {} 600000 1200000 1 1 60000 0 0 0 -", "01".repeat(16));
     assert_eq!(lines(&ledger, "operation"), [kept]);
     // One that is due is no longer part of the state, whether it was dropped or not.
