@@ -87,6 +87,8 @@ pub struct Switched {
 pub struct Policies {
     repository: Box<dyn AnyRepository>,
     current: RwLock<Arc<Snapshot>>,
+    /// Rises with each change of `current`, after it.
+    changes: AtomicU64,
     last_error: Mutex<Option<String>>,
     /// Highest version number seen anywhere.
     highest: AtomicI64,
@@ -128,6 +130,7 @@ impl Policies {
         let this = Self {
             repository: Box::new(repository),
             current: RwLock::new(Arc::new(snapshot)),
+            changes: AtomicU64::new(0),
             last_error: Mutex::new(None),
             highest: AtomicI64::new(0),
             begun: AtomicU64::new(0),
@@ -143,6 +146,13 @@ impl Policies {
     #[must_use]
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Rises whenever there is a new [`Self::snapshot`]. Cheaper to ask for than that, by every call on every processor: a
+    /// snapshot taken later is at least as new.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     /// Why the snapshot may not be what was written last; none while all is well.

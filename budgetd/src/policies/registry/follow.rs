@@ -168,6 +168,7 @@ impl Policies {
 
     fn show(&self, snapshot: Snapshot) {
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
+        self.changes.fetch_add(1, Ordering::Release);
     }
 
     /// Remembers why following the repository did not work, and logs it when that changes.
