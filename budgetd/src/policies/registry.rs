@@ -22,7 +22,7 @@ use super::{
     snapshot::{Snapshot, Switches},
     text::InvalidText,
 };
-use crate::store::StoreError;
+use crate::{config::LeaseTiming, store::StoreError};
 
 /// Most times one change is tried again because others changed the document meanwhile.
 const ATTEMPTS_MAX: usize = 16;
@@ -87,13 +87,14 @@ pub struct Switched {
 pub struct Policies {
     repository: Box<dyn AnyRepository>,
     current: RwLock<Arc<Snapshot>>,
-    /// Rises with each change of `current`, after it.
-    changes: AtomicU64,
+    /// The id of `current`'s version, set after it.
+    current_id: AtomicI64,
     last_error: Mutex<Option<String>>,
     /// Highest version number seen anywhere.
     highest: AtomicI64,
     /// Refreshes that have begun.
     begun: AtomicU64,
+    timing: LeaseTiming,
     inner: tokio::sync::Mutex<Inner>,
 }
 
@@ -123,17 +124,31 @@ impl Policies {
     /// # Errors
     /// If the file is refused, or the stored document is invalid.
     pub async fn start(repository: impl Repository, file: Option<&Path>) -> Result<Self, PoliciesError> {
-        let pending = file.map(read_file).transpose()?.flatten();
-        let set = pending.as_ref().map(|file| Arc::new(file.set.clone())).unwrap_or_default();
+        Self::start_timed(repository, file, LeaseTiming::default()).await
+    }
+
+    /// As [`Self::start`], with other time limits of leases.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_timed(
+        repository: impl Repository,
+        file: Option<&Path>,
+        timing: LeaseTiming,
+    ) -> Result<Self, PoliciesError> {
+        let pending = file.map(|path| read_file(path, timing)).transpose()?.flatten();
+        let set = pending.as_ref().map_or_else(|| PolicySet::timed(timing), |file| file.set.clone());
+        let set = Arc::new(set);
         let snapshot = Snapshot::new(PolicyVersion::default(), Arc::clone(&set), Switches::default());
         let inner = Inner { held: None, set, pending, rejected: None, finished: 0, result: Ok(()), polls_behind: 0 };
         let this = Self {
             repository: Box::new(repository),
             current: RwLock::new(Arc::new(snapshot)),
-            changes: AtomicU64::new(0),
+            current_id: AtomicI64::new(PolicyVersion::default().id),
             last_error: Mutex::new(None),
             highest: AtomicI64::new(0),
             begun: AtomicU64::new(0),
+            timing,
             inner: tokio::sync::Mutex::new(inner),
         };
         match this.refresh().await {
@@ -148,11 +163,11 @@ impl Policies {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Rises whenever there is a new [`Self::snapshot`]. Cheaper to ask for than that, by every call on every processor: a
-    /// snapshot taken later is at least as new.
+    /// Whether the snapshot is still of this version, by its random id. Every call on every processor asks that, and it
+    /// costs less than to take the snapshot.
     #[must_use]
-    pub fn changes(&self) -> u64 {
-        self.changes.load(Ordering::Acquire)
+    pub fn is_current(&self, version: PolicyVersion) -> bool {
+        self.current_id.load(Ordering::Acquire) == version.id
     }
 
     /// Why the snapshot may not be what was written last; none while all is well.
@@ -210,7 +225,7 @@ impl Policies {
     /// # Errors
     /// If the file is refused or the repository does not take it; the snapshot stays as it was.
     pub async fn import(&self, path: &Path) -> Result<(), PoliciesError> {
-        let file = read_file(path).inspect_err(|error| self.note(&Err(error.clone())))?;
+        let file = read_file(path, self.timing).inspect_err(|error| self.note(&Err(error.clone())))?;
         let mut inner = self.inner.lock().await;
         inner.pending = file.or_else(|| inner.pending.take());
         self.follow(&mut inner).await
@@ -282,8 +297,8 @@ impl Policies {
 }
 
 /// None: the file holds no policy at all, so there is nothing to import. It must not wipe what is stored.
-fn read_file(path: &Path) -> Result<Option<PolicyFile>, PoliciesError> {
-    let file = PolicyFile::read(path)?;
+fn read_file(path: &Path, timing: LeaseTiming) -> Result<Option<PolicyFile>, PoliciesError> {
+    let file = PolicyFile::read_timed(path, timing)?;
     if file.set.is_empty() {
         warn!(path = %path.display(), "the policy file holds no policy; it is not imported");
         return Ok(None);

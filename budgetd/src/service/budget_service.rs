@@ -2,9 +2,10 @@
 
 use std::{future::ready, sync::Arc};
 
+use budget::lease::SyncAsk;
 use budget_proto::{
-    InvalidMessage,
-    convert::{Decided, Echo, Received},
+    InvalidMessage, UnitNames,
+    convert::{AskName, Decided, Echo, Received, sync_answer, sync_asks},
     pb,
 };
 use futures::{FutureExt, future::Either};
@@ -62,6 +63,15 @@ impl<S: Store> pb::retry_budget_server::RetryBudget for Budgets<S> {
 
     async fn extend(&self, request: Request<pb::ExtendRequest>) -> Result<Response<pb::ExtendResponse>, Status> {
         self.call(Call::Extend, request, Decided::extend).await
+    }
+
+    async fn sync(&self, request: Request<pb::SyncRequest>) -> Result<Response<pb::SyncResponse>, Status> {
+        let asks = sync_asks(request.into_inner())?;
+        let answer = |(_, ask): &(_, SyncAsk)| {
+            let status = Status::unimplemented("this version grants no leases yet");
+            sync_answer(AskName::of(ask), Err(status), &UnitNames::default())
+        };
+        Ok(Response::new(pb::SyncResponse { answers: asks.iter().map(answer).collect() }))
     }
 
     async fn session(&self, request: Request<Streaming<pb::SessionRequest>>) -> Result<Response<Session<S>>, Status> {

@@ -23,6 +23,7 @@ use std::{
 use budget::{
     decision::{Answer, ExtendResult, ReleaseResult, Step},
     ids::DependencyId,
+    lease::Ground,
     ledger::{Ledger, Start, View},
 };
 
@@ -64,8 +65,6 @@ struct Shard {
 /// One dependency. Its size is bounded by a test.
 struct Entry {
     resolved: Arc<Resolved>,
-    /// That is of the policies after so many changes of them, or newer.
-    changes: u64,
     /// The clock's reading at the last call.
     used_ms: i64,
     ledger: Ledger,
@@ -114,20 +113,17 @@ impl MemoryStore {
     }
 
     fn decide(&self, dependency: &DependencyId, step: &Step) -> Result<(Answered, LabelAt), StoreError> {
-        // Before any snapshot is taken, which is then at least as new.
-        let changes = self.policies.changes();
         let mut shard = self.shard(dependency);
         // Read under the lock, so that time does not step back from one call of a ledger to the next.
         let now_ms = self.clock.now_ms();
         if let Some(entry) = shard.entries.get_mut(dependency) {
-            if entry.changes < changes {
+            if !self.policies.is_current(entry.resolved.version) {
                 let snapshot = self.policies.snapshot();
                 if entry.resolved.version < snapshot.version() {
                     let resolved = snapshot.resolve(dependency).map_err(StoreError::UnknownDependency)?;
                     self.renamed(entry.resolved.named, resolved.named);
                     entry.resolved = resolved;
                 }
-                entry.changes = changes;
             }
             return Ok(entry.apply(step, now_ms));
         }
@@ -140,7 +136,7 @@ impl MemoryStore {
         let mut shard = self.admit(shard, dependency, resolved.named)?;
         let entry = shard.entries.entry(dependency.clone()).or_insert_with(|| {
             let ledger = Ledger::new(resolved.version, Arc::clone(&resolved.numbers), self.start, now_ms);
-            Box::new(Entry { resolved, changes, used_ms: now_ms, ledger })
+            Box::new(Entry { resolved, used_ms: now_ms, ledger })
         });
         Ok(entry.apply(step, now_ms))
     }
@@ -319,7 +315,7 @@ impl Entry {
 
     fn begin(&mut self, now_ms: i64) {
         // The snapshot is the newest there is in this process, so there is nothing to re-read.
-        let begun = self.ledger.begin(self.resolved.version, &self.resolved.numbers, true, now_ms);
+        let begun = self.ledger.begin(self.resolved.version, &self.resolved.numbers, true, now_ms, &Ground::default());
         debug_assert!(begun.is_ok(), "a forced call is never stale");
     }
 }
