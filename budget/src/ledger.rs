@@ -324,7 +324,7 @@ impl Ledger {
             units: (self.units.iter().zip(&self.numbers.units))
                 .map(|((id, bucket), (_, numbers))| (*id, balance(*bucket, numbers)))
                 .collect(),
-            in_flight: self.in_flight.saturating_sub(ended),
+            in_flight: self.in_flight.saturating_sub(ended).max(0),
             counters: self.counters,
         }
     }

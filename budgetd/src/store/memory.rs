@@ -10,6 +10,7 @@ mod tests;
 use std::{
     collections::{BinaryHeap, HashMap, hash_map::RandomState},
     fmt,
+    future::{Future, ready},
     hash::BuildHasher,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -26,7 +27,7 @@ use budget::{
     ledger::{Ledger, Start, View},
 };
 
-use super::{Answered, Store, StoreError};
+use super::{Answered, LabelAt, Store, StoreError};
 use crate::{
     clock::Clock,
     policies::{Policies, Resolved, Snapshot},
@@ -108,22 +109,29 @@ impl MemoryStore {
     /// # Errors
     /// If the policies refuse the dependency.
     pub fn apply(&self, dependency: &DependencyId, step: &Step) -> Result<Answered, StoreError> {
-        let snapshot = self.policies.snapshot();
+        self.decide(dependency, step).map(|(answered, _)| answered)
+    }
+
+    fn decide(&self, dependency: &DependencyId, step: &Step) -> Result<(Answered, LabelAt), StoreError> {
         let mut shard = self.shard(dependency);
         // Read under the lock, so that time does not step back from one call of a ledger to the next.
         let now_ms = self.clock.now_ms();
         if let Some(entry) = shard.entries.get_mut(dependency) {
-            if entry.resolved.version < snapshot.version() {
-                let resolved = snapshot.resolve(dependency).map_err(StoreError::UnknownDependency)?;
-                self.renamed(entry.resolved.named, resolved.named);
-                entry.resolved = resolved;
+            if !self.policies.is_current(entry.resolved.version) {
+                let snapshot = self.policies.snapshot();
+                if entry.resolved.version < snapshot.version() {
+                    let resolved = snapshot.resolve(dependency).map_err(StoreError::UnknownDependency)?;
+                    self.renamed(entry.resolved.named, resolved.named);
+                    entry.resolved = resolved;
+                }
             }
             return Ok(entry.apply(step, now_ms));
         }
-        let resolved = snapshot.resolve(dependency).map_err(StoreError::UnknownDependency)?;
+        let resolved = self.policies.snapshot().resolve(dependency).map_err(StoreError::UnknownDependency)?;
         if let Some(answer) = without_state(step) {
             let shadow = resolved.numbers.shadow;
-            return Ok(Answered { answer, version: resolved.version, shadow, degraded: false });
+            let answered = Answered { answer, version: resolved.version, shadow, degraded: false };
+            return Ok((answered, label(&resolved)));
         }
         let mut shard = self.admit(shard, dependency, resolved.named)?;
         let entry = shard.entries.entry(dependency.clone()).or_insert_with(|| {
@@ -247,9 +255,23 @@ fn without_state(step: &Step) -> Option<Answer> {
     }
 }
 
+fn label(resolved: &Resolved) -> LabelAt {
+    LabelAt { version: resolved.version, index: resolved.label_index }
+}
+
 impl Store for MemoryStore {
     async fn step(&self, dependency: &DependencyId, step: Step, _: Instant) -> Result<Answered, StoreError> {
         self.apply(dependency, &step)
+    }
+
+    fn step_labelled(
+        &self,
+        dependency: &DependencyId,
+        step: Step,
+        _: Instant,
+    ) -> impl Future<Output = Result<(Answered, Option<LabelAt>), StoreError>> + Send {
+        // Nothing is left to do in the future, so that it is small.
+        ready(self.decide(dependency, &step).map(|(answered, label)| (answered, Some(label))))
     }
 
     async fn view(&self, dependency: &DependencyId, _: Instant) -> Result<Option<View>, StoreError> {
@@ -283,11 +305,12 @@ impl fmt::Debug for MemoryStore {
 // === impl Entry ===
 
 impl Entry {
-    fn apply(&mut self, step: &Step, now_ms: i64) -> Answered {
+    fn apply(&mut self, step: &Step, now_ms: i64) -> (Answered, LabelAt) {
         self.used_ms = now_ms;
         self.begin(now_ms);
         let answer = self.ledger.step(step);
-        Answered { answer, version: self.ledger.version(), shadow: self.ledger.shadow(), degraded: false }
+        let (version, shadow) = (self.ledger.version(), self.ledger.shadow());
+        (Answered { answer, version, shadow, degraded: false }, label(&self.resolved))
     }
 
     fn begin(&mut self, now_ms: i64) {

@@ -17,7 +17,7 @@ use opentelemetry::{KeyValue, StringValue, metrics::Meter};
 use tonic::Code;
 
 use super::SERIES_MAX;
-use crate::policies::Snapshot;
+use crate::{policies::Snapshot, store::LabelAt};
 
 pub(super) const DECISIONS: &str = "budgetd_decisions";
 pub(super) const MODES: &str = "budgetd_answers";
@@ -214,16 +214,20 @@ impl Table {
 // === impl Decisions ===
 
 impl Decisions {
+    /// Counts an answer under a label. False: the label is not of the version that is counted now; nothing was counted.
+    pub(crate) fn count_at(&self, label: LabelAt, cell: Cell, mode: Mode) -> bool {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let is_current = table.version == Some(label.version);
+        if let Some(block) = table.block(label.index).filter(|_| is_current) {
+            block.count(cell, mode);
+        }
+        is_current
+    }
+
     /// Counts an answer under the label at `label_index` of `snapshot`.
     pub(crate) fn count(&self, snapshot: &Snapshot, label_index: usize, cell: Cell, mode: Mode) {
-        {
-            let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-            if table.version == Some(snapshot.version()) {
-                if let Some(block) = table.block(label_index) {
-                    block.count(cell, mode);
-                }
-                return;
-            }
+        if self.count_at(LabelAt { version: snapshot.version(), index: label_index }, cell, mode) {
+            return;
         }
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if table.version < Some(snapshot.version()) {
