@@ -270,23 +270,33 @@ impl<'a> Packing<'a> {
     }
 }
 
-/// Reads a reply of `apply.lua` to these steps.
+/// Reads a reply of `apply.lua` to these steps, which were sent with these numbers of this version.
 ///
 /// # Errors
 /// If it is not one the script gives to them.
-pub fn read_reply<'a>(reply: Value, steps: impl Iterator<Item = &'a Step>) -> Result<Reply, Unexpected> {
+pub fn read_reply<'a>(
+    reply: Value,
+    version: PolicyVersion,
+    numbers: &Numbers,
+    steps: impl Iterator<Item = &'a Step>,
+) -> Result<Reply, Unexpected> {
     let mut items = Items::of(reply)?;
-    let status = items.within("status", 0, 1)?;
-    let version = items.version()?;
-    let shadow = items.flag("shadow")?;
-    let defaults = Defaults {
-        permit_ttl_ms: items.amount("default permit_ttl")?,
-        max_attempts: items.amount("default attempts")?,
+    let (version, shadow, defaults) = match items.within("status", 0, 2)? {
+        0 => {
+            let defaults = Defaults { permit_ttl_ms: numbers.permit_ttl_ms, max_attempts: numbers.max_attempts };
+            (version, numbers.shadow, defaults)
+        }
+        1 => {
+            let version = items.version()?;
+            items.end()?;
+            return Ok(Reply::Stale { version });
+        }
+        _ => {
+            let (version, shadow) = (items.version()?, items.flag("shadow")?);
+            let permit_ttl_ms = items.amount("default permit_ttl")?;
+            (version, shadow, Defaults { permit_ttl_ms, max_attempts: items.amount("default attempts")? })
+        }
     };
-    if status == 1 {
-        items.end()?;
-        return Ok(Reply::Stale { version });
-    }
     let answers = steps.map(|step| items.answer(step, defaults)).collect::<Result<_, _>>()?;
     items.end()?;
     Ok(Reply::Done { version, shadow, answers })
