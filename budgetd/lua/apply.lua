@@ -13,7 +13,7 @@
 -- meaning; an operation is named by its index in KEYS.
 -- Returns {status, answers...}; status 0: decided with the numbers of the call; 2: with the ledger's, then before the
 -- answers stand version number, version id, shadow, default permit_ttl, max_attempts; {1, version number, version id}:
--- stale, nothing done. Answers:
+-- stale, nothing done. A bare integer is the one answer of status 0. Answers:
 --   0                                                      admitted: at once, default permit_ttl, nothing special
 --   1, start_after, permit_ttl, replayed, would_be|0       admitted
 --   2, reason, unit|0, retry_after|-1, impossible          denied
@@ -119,8 +119,13 @@ do
   if created then
     n = unpack_numbers(numbers, 1)
     local count = (#n - N_UNITS + 1) / UNIT_NUMBERS
-    l = { number, id, clock, clock, n[N_ABSENT_ADMISSION], 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0,
-      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, count }
+    l = {
+      number, id, clock, clock, n[N_ABSENT_ADMISSION], 0, 0, 0, 0,
+      -- Generations, of which the first is the newer.
+      0, 0, 0, 0, 1, 0, 0,
+      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+      count,
+    }
     for i = 0, count - 1 do
       local at = L_UNITS + i * L_UNIT
       l[at], l[at + 1], l[at + 2] = n[N_UNITS + i * UNIT_NUMBERS], 0, 0

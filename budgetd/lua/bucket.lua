@@ -12,27 +12,29 @@
 
 local EXACT_MAX <const> = 9007199254740991
 local TOKEN <const> = 1000000
--- A policy's numbers as they are packed, and where they stand in the list. Units follow: an id, then a bucket.
-local NUMBERS_FORMAT <const> = '>BBBi7i4i7i7i7i7i4i4i4i4i4i4i7i4i7i7i7i7i4Bi4i4i4i4i4i2i5i4i5'
+-- A policy's numbers as they are packed, and where they stand in the list; those that every step needs come first. Units
+-- follow: an id, then a bucket.
+local NUMBERS_FORMAT <const> = '>Bi7i4i7i7i7i7i4i4i4i4i4i4Bi5i7i4i7i7i7i7BBi4i4i4i4i4i4i2i5i4'
+local COMMON_NUMBERS_FORMAT <const> = '>Bi7i4i7i7i7i7i4i4i4i4i4i4Bi5i7i4i7'
 local NUMBERS_BYTES <const> = 146
 local UNIT_NUMBERS_FORMAT <const> = '>i7i7i4i7i7i7i7'
 local UNIT_NUMBERS_BYTES <const> = 46
-local N_SHADOW <const> = 1
-local N_RETRIES_OFF <const> = 2
-local N_LIMITED <const> = 3
-local N_ADMISSION <const> = 4
-local N_MAX_IN_FLIGHT <const> = 10
-local N_KEEP_IN_FLIGHT <const> = 10
-local N_PERMIT_TTL <const> = 14
-local N_MAX_WAIT <const> = 15
+local N_LIMITED <const> = 1
+local N_ADMISSION <const> = 2
+local N_MAX_IN_FLIGHT <const> = 8
+local N_KEEP_IN_FLIGHT <const> = 8
+local N_PERMIT_TTL <const> = 12
+local N_DEPOSIT <const> = 13
+local N_EARN_ON_SUCCESS <const> = 14
+local N_IDLE_TTL <const> = 15
 local N_RETRY <const> = 16
-local N_DEPOSIT <const> = 22
-local N_EARN_ON_SUCCESS <const> = 23
-local N_RETRY_COST <const> = 23
-local N_MAX_ATTEMPTS <const> = 29
-local N_RETENTION <const> = 30
-local N_ABSENT_ADMISSION <const> = 31
-local N_IDLE_TTL <const> = 32
+local N_SHADOW <const> = 22
+local N_RETRIES_OFF <const> = 23
+local N_MAX_WAIT <const> = 24
+local N_RETRY_COST <const> = 24
+local N_MAX_ATTEMPTS <const> = 30
+local N_RETENTION <const> = 31
+local N_ABSENT_ADMISSION <const> = 32
 local N_UNITS <const> = 33
 local UNIT_NUMBERS <const> = 7
 

@@ -5,7 +5,10 @@
 -- A ledger is one string: a fixed head, the cost units' buckets, and the policy's numbers as they were received.
 -- Integers of seven bytes hold everything below 2^53 exactly.
 
-local HEAD_FORMAT <const> = '>i7i7i7i7i7i4i7i4i4i7i4i7i4BBBi4i4i7i6i6i6i6i6i6i7i7i6i6B'
+local HEAD_FORMAT <const> = '>i7i7i7i7i7i4i7i4i4i7i4i7i4BBBi4i6i7i4i7i6i6i6i6i6i7i6i6B'
+-- Its beginning: all that changes often.
+local COMMON_HEAD_FORMAT <const> = '>i7i7i7i7i7i4i7i4i4i7i4i7i4BBBi4i6i7'
+local COMMON_HEAD_BYTES <const> = 96
 local HEAD_BYTES <const> = 157
 local UNIT_FORMAT <const> = '>i7i7i4'
 local UNIT_BYTES <const> = 18
@@ -23,16 +26,16 @@ local L_PERMITS <const> = 9
 local L_NEWER <const> = 14
 local L_SIZE <const> = 14
 local L_QUEUED <const> = 17
-local L_QUEUE_PERMITS <const> = 18
-local L_QUEUE_UNTIL <const> = 19
--- The counters.
-local ORIGINALS_ADMITTED <const> = 20
-local RETRIES_ADMITTED <const> = 21
-local ORIGINALS_DENIED <const> = 22
-local RETRIES_DENIED <const> = 23
-local NOT_SENT <const> = 24
-local PERMITS_EXPIRED <const> = 25
-local DEPOSITED <const> = 26
+local ORIGINALS_ADMITTED <const> = 18
+local DEPOSITED <const> = 19
+local L_QUEUE_PERMITS <const> = 20
+local L_QUEUE_UNTIL <const> = 21
+-- The other counters.
+local RETRIES_ADMITTED <const> = 22
+local ORIGINALS_DENIED <const> = 23
+local RETRIES_DENIED <const> = 24
+local NOT_SENT <const> = 25
+local PERMITS_EXPIRED <const> = 26
 local OVERUSE <const> = 27
 local ACCOUNT_SIGNALS <const> = 28
 local WOULD_BE_DENIED <const> = 29

@@ -5,16 +5,15 @@
 
 local RESERVE_BYTES <const> = 32
 local RELEASE_BYTES <const> = 7
+local NUMBERS_FROM <const> = 158
 
-local lone_bytes = #KEYS == 5 and #ARGV == 7 and stored and #stored == HEAD_BYTES + NUMBERS_BYTES
-  and #ARGV[5] == NUMBERS_BYTES and #ARGV[6]
+local lone_bytes = #KEYS == 5 and #ARGV == 7 and stored and #stored == HEAD_BYTES + NUMBERS_BYTES and #ARGV[6]
 if lone_bytes == RESERVE_BYTES or lone_bytes == RELEASE_BYTES then
   local number, id, before, now, admission, admission_rest, retry, retry_rest, in_flight, end_1, permits_1, end_2,
-    permits_2, newer, size_1, size_2, queued, queue_permits, queue_until, originals_admitted, c2, c3, c4, c5, c6,
-    deposited_sum, c8, c9, c10 = struct.unpack(HEAD_FORMAT, stored)
-  local _, _, limited, num, den, burst, keep_1, keep_2, keep_3, max_in_flight, keep_in_flight_1, keep_in_flight_2,
-    keep_in_flight_3, ttl, _, retry_num, retry_den, retry_burst, _, _, _, deposit_micros, earn_on_success, _, _, _, _, _,
-    attempts, _, _, idle_ttl = struct.unpack(NUMBERS_FORMAT, ARGV[5])
+    permits_2, newer, size_1, size_2, queued, originals_admitted, deposited_sum = struct.unpack(COMMON_HEAD_FORMAT, stored)
+  local limited, num, den, burst, keep_1, keep_2, keep_3, max_in_flight, keep_in_flight_1, keep_in_flight_2,
+    keep_in_flight_3, ttl, deposit_micros, earn_on_success, idle_ttl, retry_num, retry_den, retry_burst =
+    struct.unpack(COMMON_NUMBERS_FORMAT, stored, NUMBERS_FROM)
   local elapsed = clock - before
   if elapsed < 0 then
     elapsed = 0
@@ -56,7 +55,7 @@ if lone_bytes == RESERVE_BYTES or lone_bytes == RELEASE_BYTES then
       if keep > burst - TOKEN then
         keep = burst - TOKEN
       end
-      if cause == 0 and attempt <= attempts and time_left ~= 0 and permit_ttl < 0 and no_release == 0
+      if cause == 0 and attempt == 1 and time_left ~= 0 and permit_ttl < 0 and no_release == 0
         and in_flight < max_in_flight - keep_in_flight
         and (limited == 0 or (TOKEN <= burst and TOKEN + keep <= admission)) then
         local expires, last = now + ttl, now + ttl * 2
@@ -100,14 +99,14 @@ if lone_bytes == RESERVE_BYTES or lone_bytes == RELEASE_BYTES then
   end
   if key and deposited_sum <= EXACT_MAX then
     redis.call('HSET', key, ARGV[7], record)
-    local packed = struct.pack(HEAD_FORMAT, number, id, clock, now, admission, admission_rest, retry, retry_rest, in_flight,
-      end_1, permits_1, end_2, permits_2, newer, size_1, size_2, queued, queue_permits, queue_until, originals_admitted,
-      c2, c3, c4, c5, c6, deposited_sum, c8, c9, c10, 0) .. ARGV[5]
+    local packed = struct.pack(COMMON_HEAD_FORMAT, number, id, clock, now, admission, admission_rest, retry, retry_rest,
+      in_flight, end_1, permits_1, end_2, permits_2, newer, size_1, size_2, queued, originals_admitted, deposited_sum)
+      .. string.sub(stored, COMMON_HEAD_BYTES + 1)
     if idle_ttl > 0 then
       redis.call('SET', KEYS[1], packed, 'PX', idle_ttl)
     else
       redis.call('SET', KEYS[1], packed)
     end
-    return { 0, answer }
+    return answer
   end
 end

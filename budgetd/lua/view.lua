@@ -15,7 +15,8 @@ for g = 1, 2 do
 end
 local out = {
   1, l[L_NUMBER], l[L_ID], n[N_SHADOW], n[N_LIMITED], l[L_ADMISSION], l[L_RETRY], in_flight,
-  unpack(l, ORIGINALS_ADMITTED, WOULD_BE_DENIED),
+  l[ORIGINALS_ADMITTED], l[RETRIES_ADMITTED], l[ORIGINALS_DENIED], l[RETRIES_DENIED], l[NOT_SENT], l[PERMITS_EXPIRED],
+  l[DEPOSITED], l[OVERUSE], l[ACCOUNT_SIGNALS], l[WOULD_BE_DENIED],
 }
 for i = L_UNITS, #l, L_UNIT do
   out[#out + 1] = l[i]

@@ -17,9 +17,12 @@ line('time %.0f %.0f', l[L_CLOCK], l[L_NOW])
 line('admission %.0f %.0f', l[L_ADMISSION], l[L_ADMISSION + 1])
 line('retry %.0f %.0f', l[L_RETRY], l[L_RETRY + 1])
 line('in_flight %.0f', l[L_IN_FLIGHT])
-local counters = {}
-for i = ORIGINALS_ADMITTED, WOULD_BE_DENIED do
-  counters[#counters + 1] = string.format('%.0f', l[i])
+local counters = {
+  ORIGINALS_ADMITTED, RETRIES_ADMITTED, ORIGINALS_DENIED, RETRIES_DENIED, NOT_SENT, PERMITS_EXPIRED, DEPOSITED, OVERUSE,
+  ACCOUNT_SIGNALS, WOULD_BE_DENIED,
+}
+for i = 1, 10 do
+  counters[i] = string.format('%.0f', l[counters[i]])
 end
 line('counters %s', table.concat(counters, ' '))
 for i = 0, l[L_UNIT_COUNT] - 1 do

@@ -135,8 +135,6 @@ pub const fn reservation_of(step: &Step) -> ReservationId {
 pub fn pack_numbers(numbers: &Numbers) -> Vec<u8> {
     let mut packing = Packing::default();
     let unlimited = BucketNumbers { den: 1, ..BucketNumbers::default() };
-    packing.byte(numbers.shadow.into());
-    packing.byte(numbers.retries_off.into());
     packing.byte(numbers.admission.is_some().into());
     packing.bucket(&numbers.admission.unwrap_or(unlimited));
     packing.int::<4>(numbers.max_in_flight);
@@ -144,17 +142,19 @@ pub fn pack_numbers(numbers: &Numbers) -> Vec<u8> {
         packing.int::<4>(keep);
     }
     packing.int::<4>(numbers.permit_ttl_ms);
-    packing.int::<4>(numbers.max_wait_ms);
-    packing.bucket(&numbers.retry);
     packing.int::<4>(numbers.deposit_micros);
     packing.byte(numbers.earn_on_success.into());
+    packing.int::<5>(numbers.idle_ttl_ms);
+    packing.bucket(&numbers.retry);
+    packing.byte(numbers.shadow.into());
+    packing.byte(numbers.retries_off.into());
+    packing.int::<4>(numbers.max_wait_ms);
     for cost in numbers.retry_cost_micros {
         packing.int::<4>(cost);
     }
     packing.int::<2>(numbers.max_attempts);
     packing.int::<5>(numbers.retention_ms);
     packing.int::<4>(numbers.absent_admission_micros);
-    packing.int::<5>(numbers.idle_ttl_ms);
     for (unit, bucket) in &numbers.units {
         packing.int::<7>(unit.raw());
         packing.bucket(bucket);
@@ -280,6 +280,10 @@ pub fn read_reply<'a>(
     numbers: &Numbers,
     steps: impl Iterator<Item = &'a Step>,
 ) -> Result<Reply, Unexpected> {
+    let reply = match reply {
+        answer @ Value::Int(_) => Value::Array(vec![Value::Int(0), answer]),
+        other => other,
+    };
     let mut items = Items::of(reply)?;
     let (version, shadow, defaults) = match items.within("status", 0, 2)? {
         0 => {

@@ -111,7 +111,8 @@ fn numbers_are_packed_in_their_order_and_length() {
     let numbers = Policy::new(Spec::default()).unwrap().numbers(true, false);
     let packed = pack_numbers(&numbers);
     assert_eq!(packed.len(), 146, "NUMBERS_BYTES of bucket.lua");
-    assert_eq!(packed[..3], [0, 1, 0]);
+    assert_eq!(packed[0], 0, "not limited");
+    assert_eq!(packed[109..111], [0, 1], "shadow, retries off");
     let spec = Spec {
         units: vec![budget::policy::UnitLimit {
             name: "a".to_owned(),
