@@ -74,7 +74,7 @@ pub enum InvalidId {
     },
 }
 
-fn judge_name(name: &str, max: usize) -> Result<(), InvalidId> {
+pub(crate) fn judge_name(name: &str, max: usize) -> Result<(), InvalidId> {
     if name.is_empty() {
         return Err(InvalidId::Empty);
     }

@@ -29,10 +29,13 @@
     )
 )]
 
+pub mod bound;
 pub mod bucket;
 pub mod decision;
 pub mod fallback;
+pub mod guard;
 pub mod ids;
+pub mod lease;
 pub mod ledger;
 mod operation;
 pub mod policy;

@@ -7,7 +7,7 @@ mod judge;
 mod numbers;
 
 use crate::units::{InvalidNumber, MICROS_PER_TOKEN, PPM, Rate};
-pub use numbers::{BucketNumbers, Numbers};
+pub use numbers::{BucketNumbers, LeaseNumbers, Numbers};
 
 /// Most cost units of one policy.
 pub const UNITS_MAX: usize = 8;
@@ -19,6 +19,8 @@ pub const PERMIT_TTL_MS_MAX: i64 = 3_600_000;
 pub const MAX_WAIT_MS_MAX: i64 = 3_600_000;
 /// Longest lease curve in total.
 pub const CURVE_MS_MAX: i64 = 3_600_000;
+/// Highest rate that may be leased, in micro-tokens per second.
+pub const LEASED_RATE_MICROS_MAX: i64 = 4_000_000 * MICROS_PER_TOKEN;
 /// Most steps of a lease curve.
 pub const CURVE_STEPS_MAX: usize = 8;
 /// Most attempts of one operation.

@@ -242,6 +242,15 @@ pub(crate) fn div_ceil(dividend: i64, divisor: i64) -> i64 {
     checked_div(dividend.saturating_add(divisor).saturating_sub(1), divisor)
 }
 
+/// `⌊amount · numerator / denominator⌋` for non-negative operands, exact without a product above 2^53 while numerator and
+/// denominator are at most 10^7 and the result is below 2^53; scripts compute it the same way.
+#[must_use]
+pub(crate) fn scale_down(amount: i64, numerator: i64, denominator: i64) -> i64 {
+    let whole = checked_div(amount, denominator);
+    let rest = amount.saturating_sub(whole.saturating_mul(denominator));
+    whole.saturating_mul(numerator).saturating_add(checked_div(rest.saturating_mul(numerator), denominator))
+}
+
 fn gcd(a: i64, b: i64) -> i64 {
     let (mut a, mut b) = (a.max(0), b.max(1));
     while b != 0 {

@@ -1,8 +1,9 @@
 //! Which policies are valid: every field's bounds, and what must hold between fields.
 
 use super::{
-    ATTEMPTS_MAX, CURVE_MS_MAX, CURVE_STEPS_MAX, FallbackOriginals, IN_FLIGHT_MAX, InvalidPolicy, Lease, Limit,
-    MAX_WAIT_MS_MAX, PERMIT_TTL_MS_MAX, RATIO_PPM_MAX, RETRY_COST_TOKENS_MAX, Spec, UNITS_MAX, UnitLimit,
+    ATTEMPTS_MAX, CURVE_MS_MAX, CURVE_STEPS_MAX, FallbackOriginals, IN_FLIGHT_MAX, InvalidPolicy,
+    LEASED_RATE_MICROS_MAX, Lease, Limit, MAX_WAIT_MS_MAX, PERMIT_TTL_MS_MAX, RATIO_PPM_MAX, RETRY_COST_TOKENS_MAX,
+    Spec, UNITS_MAX, UnitLimit,
 };
 use crate::{
     decision::{Cause, Priority},
@@ -42,6 +43,7 @@ pub(super) fn judge(spec: &Spec) -> Result<(), InvalidPolicy> {
     judge_priorities(spec)?;
     judge_units(&spec.units, burst_tokens_max)?;
     judge_lease(&spec.lease)?;
+    judge_leased_rates(spec)?;
     judge_fallback(spec)
 }
 
@@ -146,6 +148,19 @@ fn judge_lease(lease: &Lease) -> Result<(), InvalidPolicy> {
         total_ms = total_ms.saturating_add(step.duration_ms);
     }
     duration_within("lease.curve", total_ms, 1, CURVE_MS_MAX)
+}
+
+/// Where leases are permitted, rates are computed in whole micro-tokens per second.
+fn judge_leased_rates(spec: &Spec) -> Result<(), InvalidPolicy> {
+    if !spec.lease.enabled {
+        return Ok(());
+    }
+    let admission = spec.admission.map(|limit| ("admission.rate".to_owned(), limit.rate));
+    let units = spec.units.iter().map(|unit| (format!("cost.{}.rate", unit.name), unit.limit.rate));
+    match admission.into_iter().chain(units).find(|(_, rate)| rate.micros_per_second() > LEASED_RATE_MICROS_MAX) {
+        Some((field, rate)) => Err(InvalidPolicy::new(field, rate, "must be at most 4M/s where leases are enabled")),
+        None => Ok(()),
+    }
 }
 
 fn judge_fallback(spec: &Spec) -> Result<(), InvalidPolicy> {

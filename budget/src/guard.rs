@@ -1,0 +1,205 @@
+//! The lines that keep the bound of leases, each with a name, so that a simulation can switch one off and show that it is
+//! missed.
+//!
+//! The crate that ships has no such switch: without the feature `guards`, which `budget/Cargo.toml` does not even
+//! declare, [`on`] is the constant `true` and costs nothing. The simulator compiles these sources a second time, as a
+//! library of its own that has the feature.
+
+/// A line of the lease protocol that must not be left out. Names say what holds while it is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Guard {
+    /// Holder: a new lease keeps levels and adds what was moved; off: its buckets start full.
+    RenewalKeepsLevels,
+    /// Ledger: a new epoch starts with empty levels; off: full.
+    EpochStartsEmpty,
+    /// Ledger: what is granted into grown caps is withdrawn centrally; off: it is minted.
+    MovedIsWithdrawn,
+    /// Ledger: all grants that may be in use are charged, component-wise maximum; off: the last one only.
+    ChargeMaximum,
+    /// Ledger: grants leave UNKNOWN alone.
+    UnknownInGrants,
+    /// Ledger: the direct part (rates and caps) leaves UNKNOWN alone.
+    UnknownInDirect,
+    /// Ledger: UNKNOWN is charged until the quarantine ends; off: it steps down along the curve.
+    UnknownWholeCurve,
+    /// Ledger: UNKNOWN is computed from the policy of the moment; off: from the one at the opening.
+    UnknownFollowsPolicy,
+    /// Ledger: a proof is charged beside the new grant; off: it is not.
+    ChargePresented,
+    /// Ledger: a proof counts only in a request that quotes the current epoch.
+    ProofQuotesEpoch,
+    /// Ledger: a proof joins C once per incarnation; off: each time.
+    ProofOnce,
+    /// Ledger: C is what was proved at its position on its curve; off: its full value.
+    ProofAtPosition,
+    /// Ledger: no grant before σ has passed.
+    NoGrantDuringOverlap,
+    /// Ledger: no proof before σ has passed.
+    NoProofDuringOverlap,
+    /// Ledger: nothing is refilled and no direct caller is served before σ has passed.
+    NoRefillDuringOverlap,
+    /// Ledger: the quarantine lasts the longest curve that may be out; off: the present policy's.
+    LongestCurve,
+    /// Ledger: a replayed reply tells its position on the curve; off: it starts anew.
+    ReplayTellsPosition,
+    /// Ledger: a replay that has ended or was overtaken by a lowered policy is DEAD; off: granted again.
+    ReplayDies,
+    /// Ledger: a re-send moves no tokens a second time.
+    ReplayMovesNothing,
+    /// Ledger: an older sequence, or the same with another nonce, is FENCED; off: treated as a new request.
+    Fence,
+    /// Ledger: incarnations of one holder id are charged apart; off: they share one record.
+    IncarnationsApart,
+    /// Ledger: another store identity, or missing state, opens an epoch.
+    IdentityOpensEpoch,
+    /// Ledger: a caller that remembers a higher epoch makes the ledger open above it (rule 10).
+    RememberedOpensEpoch,
+    /// Ledger: one call advances time by a bounded step.
+    ClampTime,
+    /// Ledger: what the clock gained on the heartbeats is a debt, paid by standing still.
+    ClockDebt,
+    /// Ledger: each step ends a margin later than the holder's.
+    Margin,
+    /// Ledger: a grant is at most what is free (rule 3).
+    WithinFree,
+    /// Both: parts round down; off: the holder's step rounds up.
+    RoundDown,
+    /// Ledger: reports deposit nothing; off: reported originals earn retry tokens centrally.
+    DepositsAreLocal,
+    /// Ledger: the direct rate is what is not charged at the moment; off: the part that is never leased.
+    DirectIsDynamic,
+    /// Ledger: refill uses the rate and cap of the last call; off: those of after stepping down.
+    RefillBeforeStepping,
+    /// Ledger: central levels are clipped to what is not charged.
+    ClipCentral,
+    /// Ledger: the whole curve that the holder uses is charged; off: its first step.
+    ChargeWholeCurve,
+    /// Ledger: a smaller grant is charged like the older ones until the holder quotes it (rule 2).
+    KeepUntilQuoted,
+    /// Holder: levels are clipped at the end of a step.
+    ClipHolder,
+    /// Holder: refill is piecewise; off: across the end of a step at the old rate.
+    RefillPiecewise,
+    /// Holder: nothing is admitted from a lease beyond its curve.
+    EndWithCurve,
+    /// Holder: a lease starts when its request was sent; off: when the reply arrived.
+    StartAtSending,
+    /// Holder: a reply is applied only if it answers the outstanding request.
+    AnswersOutstanding,
+    /// Holder: a grant is applied only if its name is higher than the current one.
+    NameRises,
+    /// Holder: lower epochs are refused.
+    EpochRises,
+    /// Holder: the fallback's level stays from episode to episode; off: it starts full each time.
+    FallbackKeepsLevel,
+    /// Holder: tokens of the fallback never enter a lease.
+    FallbackApart,
+    /// Holder: the floor does not refill the fallback.
+    FloorIsCentral,
+    /// Holder: a permit is checked again right before it is sent.
+    CheckBeforeSending,
+    /// Holder: what is handed back goes to the same lease only, clipped at the cap.
+    HandBackToSameLease,
+    /// Holder: a deposit that is already spent becomes debt when its original is handed back.
+    HandBackTakesDeposit,
+    /// Holder: time goes on in suspend; off: the clock that the simulator gives it stops.
+    SuspendCounts,
+    /// Agent: sub-leases end no later than their parent.
+    SubleaseEndsWithParent,
+    /// Ledger: incarnations of one holder id share one fair share.
+    OneShareById,
+    /// Ledger: an idle holder shrinks.
+    IdleShrinks,
+    /// Ledger: slots dropped at a step stay charged for the life of a permit.
+    SlotsLinger,
+}
+
+impl Guard {
+    /// All of them.
+    pub const ALL: [Self; 52] = [
+        Self::RenewalKeepsLevels,
+        Self::EpochStartsEmpty,
+        Self::MovedIsWithdrawn,
+        Self::ChargeMaximum,
+        Self::UnknownInGrants,
+        Self::UnknownInDirect,
+        Self::UnknownWholeCurve,
+        Self::UnknownFollowsPolicy,
+        Self::ChargePresented,
+        Self::ProofQuotesEpoch,
+        Self::ProofOnce,
+        Self::ProofAtPosition,
+        Self::NoGrantDuringOverlap,
+        Self::NoProofDuringOverlap,
+        Self::NoRefillDuringOverlap,
+        Self::LongestCurve,
+        Self::ReplayTellsPosition,
+        Self::ReplayDies,
+        Self::ReplayMovesNothing,
+        Self::Fence,
+        Self::IncarnationsApart,
+        Self::IdentityOpensEpoch,
+        Self::RememberedOpensEpoch,
+        Self::ClampTime,
+        Self::ClockDebt,
+        Self::Margin,
+        Self::WithinFree,
+        Self::RoundDown,
+        Self::DepositsAreLocal,
+        Self::DirectIsDynamic,
+        Self::RefillBeforeStepping,
+        Self::ClipCentral,
+        Self::ChargeWholeCurve,
+        Self::KeepUntilQuoted,
+        Self::ClipHolder,
+        Self::RefillPiecewise,
+        Self::EndWithCurve,
+        Self::StartAtSending,
+        Self::AnswersOutstanding,
+        Self::NameRises,
+        Self::EpochRises,
+        Self::FallbackKeepsLevel,
+        Self::FallbackApart,
+        Self::FloorIsCentral,
+        Self::CheckBeforeSending,
+        Self::HandBackToSameLease,
+        Self::HandBackTakesDeposit,
+        Self::SuspendCounts,
+        Self::SubleaseEndsWithParent,
+        Self::OneShareById,
+        Self::IdleShrinks,
+        Self::SlotsLinger,
+    ];
+}
+
+/// Whether a guard is in force.
+#[cfg(not(feature = "guards"))]
+#[inline(always)]
+#[must_use]
+pub const fn on(_guard: Guard) -> bool {
+    true
+}
+
+#[cfg(feature = "guards")]
+mod switches {
+    use super::Guard;
+
+    thread_local! {
+        static OFF: std::cell::Cell<Option<Guard>> = const { std::cell::Cell::new(None) };
+    }
+
+    /// Whether a guard is in force on this thread.
+    #[must_use]
+    pub fn on(guard: Guard) -> bool {
+        OFF.get() != Some(guard)
+    }
+
+    /// Switches one guard of this thread off, or all on again.
+    pub fn switch_off(guard: Option<Guard>) {
+        OFF.set(guard);
+    }
+}
+
+#[cfg(feature = "guards")]
+pub use switches::{on, switch_off};
