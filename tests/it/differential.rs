@@ -274,8 +274,9 @@ fn run(flavour: Flavour, steps_wanted: u64) {
         let replies: Vec<Value> = pipeline.query(&mut connection).expect("replies");
         for ((world, round), reply) in worlds.iter_mut().zip(&rounds).zip(replies.chunks(2)) {
             let context = || format!("{} call {}: {:#?}", world.name, world.calls, round.call);
-            let answered = read_reply(reply[0].clone(), round.call.version, &round.call.numbers, round.call.steps.iter())
-                .unwrap_or_else(|error| panic!("{error}: {:?} in {}", reply[0], context()));
+            let answered =
+                read_reply(reply[0].clone(), round.call.version, &round.call.numbers, round.call.steps.iter())
+                    .unwrap_or_else(|error| panic!("{error}: {:?} in {}", reply[0], context()));
             match (&round.expected, &answered) {
                 (Ok(expected), Reply::Done { answers, version, .. }) => {
                     assert_eq!(answers, expected, "answers differ (left Redis) in {}", context());

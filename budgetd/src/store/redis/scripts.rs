@@ -22,7 +22,8 @@ macro_rules! ledger_script {
 }
 
 /// Applies a batch of steps to one ledger.
-pub static APPLY: LazyLock<Script> = LazyLock::new(|| Script::new(ledger_script!("../../../lua/lone.lua", then "../../../lua/apply.lua")));
+pub static APPLY: LazyLock<Script> =
+    LazyLock::new(|| Script::new(ledger_script!("../../../lua/lone.lua", then "../../../lua/apply.lua")));
 /// Shows a ledger.
 pub(super) static VIEW: LazyLock<Script> = LazyLock::new(|| Script::new(ledger_script!(then "../../../lua/view.lua")));
 /// Says that a replica lives.
