@@ -280,10 +280,7 @@ pub fn read_reply<'a>(
     numbers: &Numbers,
     steps: impl Iterator<Item = &'a Step>,
 ) -> Result<Reply, Unexpected> {
-    let reply = match reply {
-        answer @ Value::Int(_) => Value::Array(vec![Value::Int(0), answer]),
-        other => other,
-    };
+    let reply = if let Value::Int(_) = reply { Value::Array(vec![Value::Int(0), reply]) } else { reply };
     let mut items = Items::of(reply)?;
     let (version, shadow, defaults) = match items.within("status", 0, 2)? {
         0 => {

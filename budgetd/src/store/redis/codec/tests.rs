@@ -219,6 +219,9 @@ fn answers_are_read_for_each_step() {
     let defaults = Admitted { permit_ttl_ms: numbers.permit_ttl_ms, attempts_left: numbers.max_attempts - 2, ..plain };
     let answers = vec![Answer::Admitted(defaults)];
     assert_eq!(sent_decided, Ok(Reply::Done { version: sent, shadow: numbers.shadow, answers }));
+    assert_eq!(read_reply(Value::Int(0), sent, &numbers, steps.into_iter().take(1)), sent_decided, "a bare answer");
+    assert!(read_reply(Value::Int(0), sent, &numbers, steps.into_iter().take(2)).is_err());
+    assert!(read_reply(Value::Int(11), sent, &numbers, steps.into_iter().take(1)).is_err());
 }
 
 #[test]
