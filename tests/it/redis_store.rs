@@ -353,6 +353,12 @@ async fn a04_every_key_of_an_unnamed_dependency_expires() {
     server.cli(&["PERSIST", "budgetd:{other}:s"]);
     let _either = replica.answer("other", original(fresh_id())).await;
     assert_ne!(server.cli(&["PTTL", "budgetd:{other}:s"]), Value::Int(-1));
+
+    // A generation that was evicted and is made again has one too.
+    assert_eq!(server.cli(&["DEL", "budgetd:{fam/a}:b"]), Value::Int(1));
+    assert!(replica.admits("fam/a", fresh_id()).await);
+    assert_ne!(server.cli(&["PTTL", "budgetd:{fam/a}:b"]), Value::Int(-1));
+    assert_eq!(server.cli(&["HLEN", "budgetd:{fam/a}:b"]), Value::Int(2), "the reservation and the marker");
 }
 
 /// Seen to fail with a permit taken from the count for unknown reservations too: -50 are in flight.
