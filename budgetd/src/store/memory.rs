@@ -79,8 +79,6 @@ struct Entry {
     resolved: Arc<Resolved>,
     /// The clock's reading at the last call.
     used_ms: i64,
-    /// Is among those that have heartbeats.
-    beats: bool,
     ledger: Ledger,
 }
 
@@ -166,7 +164,7 @@ impl MemoryStore {
         let now_ms = self.clock.now_ms();
         let entry = entries.entry(dependency.clone()).or_insert_with(|| {
             let ledger = Ledger::new(resolved.version, Arc::clone(&resolved.numbers), self.start, now_ms);
-            Box::new(Entry { resolved, used_ms: now_ms, beats: false, ledger })
+            Box::new(Entry { resolved, used_ms: now_ms, ledger })
         });
         self.call_entry(dependency, entry, beating, call)
     }
@@ -184,9 +182,8 @@ impl MemoryStore {
         let ground = self.begin(entry, now_ms, None)?;
         let answer = call(entry, &ground);
         self.grounds.learned(&ground, entry.ledger.epoch());
-        if !entry.beats && entry.ledger.needs_beats() {
+        if entry.ledger.needs_beats() && !beating.contains(dependency) {
             beating.insert(dependency.clone());
-            entry.beats = true;
         }
         Ok(answer)
     }
