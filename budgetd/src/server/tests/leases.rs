@@ -30,17 +30,13 @@ fn sync(holder: &str, asks: Vec<pb::SyncAsk>) -> pb::SyncRequest {
 }
 
 fn epoch(answer: &pb::SyncAnswer) -> Option<pb::Epoch> {
-    match answer.answer.as_ref().unwrap() {
-        pb::sync_answer::Answer::OtherEpoch(epoch) => Some(*epoch),
-        other => panic!("no epoch: {other:?}"),
-    }
+    let Some(pb::sync_answer::Answer::OtherEpoch(epoch)) = &answer.answer else { panic!("no epoch: {answer:?}") };
+    Some(*epoch)
 }
 
 fn grant(answer: &pb::SyncAnswer) -> pb::Grant {
-    match answer.answer.as_ref().unwrap() {
-        pb::sync_answer::Answer::Granted(grant) => grant.clone(),
-        other => panic!("no grant: {other:?}"),
-    }
+    let Some(pb::sync_answer::Answer::Granted(grant)) = &answer.answer else { panic!("no grant: {answer:?}") };
+    grant.clone()
 }
 
 fn presented(grant: &pb::Grant) -> Option<pb::PresentedLease> {

@@ -38,13 +38,12 @@ impl Pod {
         self.ask.sequence += 1;
         let synced = world.store.sync_now(&dependency(name), &self.ask).unwrap();
         self.ask.counted = self.ask.usage.clone();
-        match &synced.answer {
-            SyncAnswer::Epoch(epoch) => self.ask.epoch = *epoch,
-            SyncAnswer::Granted(grant) => {
-                let (value, curve) = (grant.value.clone(), grant.curve.clone());
-                self.ask.lease = Some(Presented { name: grant.name, value, curve, position_ms: grant.position_ms });
-            }
-            _ => {}
+        if let SyncAnswer::Epoch(epoch) = &synced.answer {
+            self.ask.epoch = *epoch;
+        }
+        if let SyncAnswer::Granted(grant) = &synced.answer {
+            let (value, curve) = (grant.value.clone(), grant.curve.clone());
+            self.ask.lease = Some(Presented { name: grant.name, value, curve, position_ms: grant.position_ms });
         }
         synced.answer
     }
