@@ -10,6 +10,7 @@ mod budget_service;
 mod deadline;
 mod session;
 mod status;
+mod sync;
 
 use std::{
     future::ready,
@@ -30,7 +31,7 @@ use crate::{
     config::ServerLimits,
     policies::Policies,
     shutdown::Stop,
-    store::{Answered, Store, StoreError},
+    store::{Answered, Store, StoreError, fallback::Sharers},
     telemetry::{
         Call, Decisions, StoreHealth,
         decisions::{Asked, Gauge},
@@ -58,6 +59,8 @@ pub struct Core<S> {
     pub store_health: Arc<StoreHealth>,
     /// Bounds.
     pub limits: ServerLimits,
+    /// How many replicas there are.
+    pub sharers: Arc<Sharers>,
     /// Time of ledgers.
     pub clock: Clock,
     /// Ends sessions.
@@ -122,13 +125,18 @@ impl<S: Store> Core<S> {
     fn enter(&self, step: &mut Step, limit: TimeLimit) -> Result<(Instant, Gauge<'_>), Status> {
         let deadline = limit.apply(step, self.limits.call_timeout)?;
         let (in_progress, entered) = self.decisions.enter();
+        self.judge_load(in_progress)?;
+        Ok((deadline, entered))
+    }
+
+    fn judge_load(&self, in_progress: i64) -> Result<(), Status> {
         if usize::try_from(in_progress).is_ok_and(|calls| calls > self.limits.calls) {
             return Err(Status::resource_exhausted(format!(
                 "budgetd is overloaded: {} calls are waiting for the store",
                 self.limits.calls
             )));
         }
-        Ok((deadline, entered))
+        Ok(())
     }
 
     /// Stores tell of themselves when they go away; state that cannot be read needs a person.

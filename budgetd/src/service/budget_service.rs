@@ -1,11 +1,10 @@
-//! RetryBudget: Reserve, Release, Extend, and Session.
+//! RetryBudget: Reserve, Release, Extend, Sync, and Session.
 
 use std::{future::ready, sync::Arc};
 
-use budget::lease::SyncAsk;
 use budget_proto::{
-    InvalidMessage, UnitNames,
-    convert::{AskName, Decided, Echo, Received, sync_answer, sync_asks},
+    InvalidMessage,
+    convert::{Decided, Echo, Received},
     pb,
 };
 use futures::{FutureExt, future::Either};
@@ -66,12 +65,7 @@ impl<S: Store> pb::retry_budget_server::RetryBudget for Budgets<S> {
     }
 
     async fn sync(&self, request: Request<pb::SyncRequest>) -> Result<Response<pb::SyncResponse>, Status> {
-        let asks = sync_asks(request.into_inner())?;
-        let answer = |(_, ask): &(_, SyncAsk)| {
-            let status = Status::unimplemented("this version grants no leases yet");
-            sync_answer(AskName::of(ask), Err(status), &UnitNames::default())
-        };
-        Ok(Response::new(pb::SyncResponse { answers: asks.iter().map(answer).collect() }))
+        self.0.sync(request).await.inspect_err(self.0.failed(Call::Sync)).map(Response::new)
     }
 
     async fn session(&self, request: Request<Streaming<pb::SessionRequest>>) -> Result<Response<Session<S>>, Status> {
@@ -90,7 +84,7 @@ mod tests {
         policies::{Policies, repository::MemoryRepository},
         service::{Complaints, StoreKind},
         shutdown::Stop,
-        store::memory::MemoryStore,
+        store::{fallback::Sharers, memory::MemoryStore},
     };
 
     /// The system's allocator keeps blocks of up to 1032 bytes at hand for each thread; larger ones cost much more. Seen
@@ -105,6 +99,7 @@ mod tests {
             decisions: Arc::default(),
             store_health: Arc::default(),
             limits: ServerLimits::default(),
+            sharers: Arc::new(Sharers::new(1)),
             clock: Clock::system(),
             stop: Stop::new(),
             complaints: Complaints::default(),
