@@ -1,0 +1,68 @@
+//! T4: when all is well again everybody is leased again. T5: permits in flight.
+
+use std::collections::BTreeSet;
+
+use crate::{history::History, store::Called, time::MS, world::World};
+
+impl World {
+    /// T4, at the end of a run that ended well.
+    pub fn judge_return(&mut self) -> Result<(), String> {
+        let scenario = std::rc::Rc::clone(&self.scenario);
+        let Some(calm_from_ms) = scenario.calm_from_ms else { return Ok(()) };
+        let timing = &scenario.timing;
+        let needed_ms = scenario.quarantine_ms() + 2 * timing.renew_max_ms + 2_000;
+        let calm_ms = scenario.duration_ms - calm_from_ms;
+        assert!(calm_ms >= needed_ms, "{}: {calm_ms} ms of calm do not suffice", scenario.family);
+        let mut alive = BTreeSet::new();
+        for index in 0..self.processes.len() {
+            let process = &self.processes[index];
+            if !process.lives() || process.paused || process.demand == 0 || process.originals <= 0.0 {
+                continue;
+            }
+            alive.insert(process.name.clone());
+            if self.held_now(index).rate == 0 {
+                let state = process.holder.as_ref().map(|holder| format!("{:?}", holder.state()));
+                return Err(format!("T4: process {index} has no lease after {calm_ms} ms of calm: {state:?}"));
+            }
+        }
+        // What the dead had is back.
+        let Self { coordinators, history, rng, now, .. } = self;
+        let called = coordinators.call(0, false, *now, rng, history, |ledger, _| ledger.list_holders());
+        let Called::Done(holders) = called else { return Err("T4: nothing answers".to_owned()) };
+        match holders.iter().find(|view| view.charged.rate > 0 && !alive.contains(&view.holder)) {
+            Some(view) => Err(format!("T4: {:?} is dead and still charged {:?}", view.holder, view.charged)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// T5: permits in flight are at most `max_in_flight`, and as many again for each epoch opened within a permit's life.
+pub fn judge_permits(history: &History) -> Result<(), String> {
+    let mut ends = Vec::new();
+    for (from, to) in &history.permits {
+        ends.push((*from, 1_i64));
+        ends.push((*to, -1));
+    }
+    // At equal times what ends comes first.
+    ends.sort_unstable();
+    let mut in_flight = 0;
+    let mut bounds = history.bounds.iter().peekable();
+    // Earlier policies' permits live on.
+    let mut slots: Vec<(i64, i64)> = Vec::new();
+    for (at, change) in ends {
+        in_flight += change;
+        while let Some((from, bound)) = bounds.next_if(|(from, _)| *from <= at) {
+            if let Some(last) = slots.last_mut() {
+                last.0 = *from;
+            }
+            slots.push((i64::MAX, bound.slots));
+        }
+        let ttl = history.permit_ttl_ms * MS;
+        let most = slots.iter().filter(|(until, _)| *until >= at - ttl).map(|(_, slots)| *slots).max().unwrap_or(0);
+        let allowed = most * (1 + history.epochs_between(at - ttl, at));
+        if in_flight > allowed {
+            return Err(format!("T5 at {} ms: {in_flight} permits are in flight, allowed are {allowed}", at / MS));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,120 @@
+//! T3, at every event: what is held, what direct callers share and what is unknown fit into the policy together, and no
+//! level is above its cap.
+
+use budget::lease::{Amounts, Curve};
+
+use crate::{
+    history::{Quota, Source},
+    time::MS,
+    world::World,
+};
+
+/// The parts that are compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    pub rate: i64,
+    pub burst: i64,
+    pub retry_burst: i64,
+    pub slots: i64,
+}
+
+/// A lease as its holder uses it: until when by its clock, and what.
+#[derive(Clone, Debug)]
+pub struct Held {
+    pub steps: Vec<(i64, Part)>,
+    /// Whether this epoch's ledger granted it.
+    pub epoch: budget::lease::Epoch,
+}
+
+// === impl Part ===
+
+impl Part {
+    pub const fn of(amounts: &Amounts) -> Self {
+        Self { rate: amounts.rate, burst: amounts.burst, retry_burst: amounts.retry_burst, slots: amounts.slots }
+    }
+
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            rate: self.rate + other.rate,
+            burst: self.burst + other.burst,
+            retry_burst: self.retry_burst + other.retry_burst,
+            slots: self.slots + other.slots,
+        }
+    }
+
+    const fn within(self, quota: Quota) -> bool {
+        self.rate <= quota.rate
+            && self.burst <= quota.burst
+            && self.retry_burst <= quota.retry_burst
+            && self.slots <= quota.slots
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    /// A lease that began at `start_ns` by the holder's clock.
+    pub fn new(value: &Amounts, curve: &Curve, start_ns: i64, epoch: budget::lease::Epoch) -> Self {
+        let mut end = start_ns;
+        let steps = (curve.0.iter())
+            .map(|step| {
+                end += step.duration_ms * MS;
+                (end, Part::of(&value.step(step)))
+            })
+            .collect();
+        Self { steps, epoch }
+    }
+
+    /// What it carries at a reading of the holder's clock, and until when.
+    pub fn at(&self, tau: i64) -> Option<(i64, Part)> {
+        self.steps.iter().find(|(end, _)| tau < *end).copied()
+    }
+}
+
+// === impl World ===
+
+impl World {
+    /// What a process may use now.
+    pub fn held_now(&self, index: usize) -> Part {
+        let process = &self.processes[index];
+        let tau = process.clock.read(self.now);
+        process.held.as_ref().and_then(|held| held.at(tau)).map_or_else(Part::default, |(_, part)| part)
+    }
+
+    /// What all processes may use now.
+    pub fn all_held(&self) -> Part {
+        (0..self.processes.len()).fold(Part::default(), |sum, index| sum.plus(self.held_now(index)))
+    }
+
+    /// Judges the sums. Cheap: it runs after every event that could change one.
+    pub fn check_state(&mut self) {
+        let held = self.all_held();
+        let bound = self.history.bound();
+        let copies = self.clones_allowed();
+        let mut direct = Part::default();
+        for master in self.coordinators.masters.iter().filter(|master| !master.dead) {
+            let Some(probe) = master.ledger.as_ref().and_then(|ledger| ledger.probe()) else { continue };
+            let part = Part::of(&probe.direct);
+            direct = direct.plus(part);
+            // By the ledger's own account, with its policy of the moment; a lowered one is exceeded until leases end.
+            let known = Part::of(&probe.charged).plus(Part::of(&probe.unknown)).plus(part);
+            if !known.within(bound) {
+                self.history.violated(self.now, "T3", || {
+                    format!("charged {:?} + unknown {:?} + direct {part:?} exceed {bound:?}", probe.charged, probe.unknown)
+                });
+                return;
+            }
+        }
+        let sum = held.plus(direct);
+        let allowed = Quota {
+            rate: bound.rate + copies.rate,
+            burst: bound.burst + copies.burst,
+            retry_burst: bound.retry_burst + copies.retry_burst,
+            slots: bound.slots + copies.slots,
+            ..bound
+        };
+        if !sum.within(allowed) {
+            self.history.violated(self.now, "T3", || format!("held {held:?} + direct {direct:?} exceed {allowed:?}"));
+        }
+    }
+}

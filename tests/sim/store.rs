@@ -1,0 +1,203 @@
+//! Masters with a copy of the ledger each, and the replicas of budgetd that call them.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use budget::{
+    decision::Stale,
+    ids::PolicyVersion,
+    lease::{Epoch, Ground},
+    ledger::{Ledger, Start},
+    policy::{Numbers, Policy},
+};
+
+use crate::{
+    history::History,
+    rng::Rng,
+    time::{HostClock, MS, WallClock},
+};
+
+/// Copies of the ledger are kept for so many milliseconds.
+pub const COPIES_MS: i64 = 60_000;
+/// And made so often.
+pub const COPY_EVERY_MS: i64 = 500;
+
+/// A policy as replicas know it.
+pub struct Known {
+    pub version: PolicyVersion,
+    pub policy: Policy,
+    pub numbers: Arc<Numbers>,
+}
+
+/// One process of the store.
+pub struct Master {
+    pub identity: i64,
+    pub ledger: Option<Ledger>,
+    pub clock: WallClock,
+    /// It answers.
+    pub running: bool,
+    /// It will never answer again.
+    pub dead: bool,
+    /// By which policy it decides, as an interval of the history.
+    in_force: Option<(PolicyVersion, usize)>,
+    epoch: Epoch,
+}
+
+/// One process of budgetd.
+pub struct Replica {
+    pub alive: bool,
+    /// It cannot reach the stores.
+    pub cut: bool,
+    /// The master it is connected to.
+    pub master: usize,
+    /// The policy it knows.
+    pub policy: usize,
+    pub remembered: Epoch,
+    pub boot: i64,
+    pub clock: HostClock,
+}
+
+/// How a call on the store ended.
+pub enum Called<T> {
+    Away,
+    Done(T),
+}
+
+/// Stores, replicas and what they share.
+pub struct Coordinators {
+    pub known: Vec<Known>,
+    /// The latest policy published.
+    pub published: usize,
+    pub masters: Vec<Master>,
+    /// The one that replicas turn to.
+    pub current: usize,
+    pub replicas: Vec<Replica>,
+    /// Old states of the current master.
+    copies: VecDeque<(i64, Option<Ledger>)>,
+    /// The next epoch may skip quarantine.
+    pub fresh: bool,
+    pub first_epoch: bool,
+}
+
+// === impl Master ===
+
+impl Master {
+    pub fn new(rng: &mut Rng, ledger: Option<Ledger>, clock: WallClock) -> Self {
+        let identity = bits(rng);
+        Self { identity, ledger, clock, running: true, dead: false, in_force: None, epoch: Epoch::default() }
+    }
+}
+
+/// 52 random bits, not 0.
+pub fn bits(rng: &mut Rng) -> i64 {
+    rng.between(1, (1 << 52) - 1)
+}
+
+// === impl Coordinators ===
+
+impl Coordinators {
+    /// Calls the ledger through a replica, as budgetd does: what is stale is read again and sent once more.
+    pub fn call<T>(
+        &mut self,
+        replica: usize,
+        beat: bool,
+        now: i64,
+        rng: &mut Rng,
+        history: &mut History,
+        step: impl FnOnce(&mut Ledger, &Ground) -> T,
+    ) -> Called<T> {
+        if !self.reaches(replica) {
+            return Called::Away;
+        }
+        let caller = &mut self.replicas[replica];
+        let master = &mut self.masters[caller.master];
+        let clock_ms = master.clock.read_ms(now);
+        let ground = Ground {
+            identity: master.identity,
+            remembered: caller.remembered,
+            fresh_id: bits(rng),
+            fresh_store: self.fresh,
+            beat: beat.then(|| (caller.boot, caller.clock.read(now) / MS)),
+        };
+        for force in [false, true] {
+            let known = &self.known[caller.policy];
+            let ledger = master
+                .ledger
+                .get_or_insert_with(|| Ledger::new(known.version, Arc::clone(&known.numbers), Start::Empty, clock_ms));
+            match ledger.begin(known.version, &known.numbers, force, clock_ms, &ground) {
+                Ok(()) => break,
+                Err(Stale { .. }) => caller.policy = self.published,
+            }
+        }
+        let Some(ledger) = &mut master.ledger else { return Called::Away };
+        let result = step(ledger, &ground);
+        self.fresh = false;
+        if ledger.epoch().supersedes(caller.remembered) {
+            caller.remembered = ledger.epoch();
+        }
+        self.note(replica, now, history);
+        Called::Done(result)
+    }
+
+    /// Tells the history by which policy the master decides and whether it opened an epoch.
+    fn note(&mut self, replica: usize, now: i64, history: &mut History) {
+        let master = &mut self.masters[self.replicas[replica].master];
+        let Some(ledger) = &master.ledger else { return };
+        let version = ledger.version();
+        match master.in_force {
+            Some((in_force, interval)) if in_force == version => history.keeps(interval, now),
+            _ => {
+                let policy = self.known.iter().position(|known| known.version == version).unwrap_or(0);
+                master.in_force = Some((version, history.adopts(policy, now)));
+            }
+        }
+        if ledger.epoch() != master.epoch {
+            master.epoch = ledger.epoch();
+            if !std::mem::take(&mut self.first_epoch) {
+                history.opens(now);
+            }
+        }
+    }
+
+    pub fn reaches(&self, replica: usize) -> bool {
+        let caller = &self.replicas[replica];
+        let master = &self.masters[caller.master];
+        caller.alive && !caller.cut && master.running && !master.dead
+    }
+
+    pub fn copy(&mut self, now: i64) {
+        self.copies.push_back((now, self.masters[self.current].ledger.clone()));
+        while self.copies.front().is_some_and(|(at, _)| *at < now - COPIES_MS * MS) {
+            self.copies.pop_front();
+        }
+    }
+
+    /// The state as it was so long ago; the oldest there is at most.
+    pub fn state_before(&self, back_ms: i64, now: i64) -> Option<Ledger> {
+        let at = now - back_ms * MS;
+        let copy = self.copies.iter().rev().find(|(copied, _)| *copied <= at).or_else(|| self.copies.front());
+        copy.and_then(|(_, ledger)| ledger.clone())
+    }
+
+    /// A new master takes over; replicas turn to it when they are told to.
+    pub fn replace(&mut self, rng: &mut Rng, ledger: Option<Ledger>) -> usize {
+        let clock = self.masters[self.current].clock;
+        self.masters.push(Master::new(rng, ledger, clock));
+        self.current = self.masters.len() - 1;
+        self.copies.clear();
+        self.current
+    }
+
+    /// A master is gone; who is still connected to it turns to the current one.
+    pub fn bury(&mut self, master: usize) {
+        self.masters[master].dead = true;
+        for replica in &mut self.replicas {
+            if replica.master == master {
+                replica.master = self.current;
+            }
+        }
+    }
+
+    pub fn living(&self) -> impl Iterator<Item = &Master> {
+        self.masters.iter().filter(|master| !master.dead)
+    }
+}
