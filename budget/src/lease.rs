@@ -15,7 +15,7 @@ pub const GRANTS_MAX: usize = 4;
 /// Most incarnations of one holder id that are charged at once.
 pub const INCARNATIONS_MAX: usize = 4;
 /// Most holders of one dependency; later ones are told to use Reserve.
-pub const HOLDERS_MAX: usize = 100_000;
+pub const HOLDERS_MAX: usize = 20_000;
 /// Most dependencies in one sync message.
 pub const SYNC_BATCH_MAX: usize = 1_000;
 /// Highest epoch number accepted from outside.
@@ -259,13 +259,10 @@ pub enum InvalidSync {
     /// The lease names the current epoch but a generation that was never granted to this incarnation.
     #[error("lease.generation: was never granted to this incarnation")]
     UnknownGeneration = 2,
-    /// A sequence that leaves out more than one number.
-    #[error("sequence: must follow the last one")]
-    Sequence = 3,
 }
 
 /// What every call on a ledger carries where leases are permitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ground {
     /// The store's identity, 52 bits of a hash of Redis's `run_id`; equal as long as state cannot have been lost.
     pub identity: i64,
@@ -341,6 +338,35 @@ impl HolderId {
 impl std::fmt::Debug for HolderId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+// === impl Usage ===
+
+impl Usage {
+    /// Whether any counter is below that of an earlier report.
+    #[must_use]
+    pub fn is_below(&self, earlier: &Self) -> bool {
+        let unit = |unit: UnitId| self.units_asked.iter().find(|(id, _)| *id == unit).map_or(0, |(_, asked)| *asked);
+        self.counters().iter().zip(earlier.counters()).any(|(now, then)| *now < then)
+            || earlier.units_asked.iter().any(|(id, asked)| unit(*id) < *asked)
+    }
+
+    /// All counters but those of units, in the order of the fields.
+    #[must_use]
+    pub const fn counters(&self) -> [i64; 10] {
+        [
+            self.asked,
+            self.originals_admitted,
+            self.retries_admitted,
+            self.originals_denied,
+            self.retries_denied,
+            self.not_sent,
+            self.fallback_originals,
+            self.fallback_retries,
+            self.deposited_micros,
+            self.overuse_micros,
+        ]
     }
 }
 

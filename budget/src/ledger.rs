@@ -5,6 +5,7 @@
 //! nothing. The scripts of the Redis store are the only second copy of what is here.
 
 mod dump;
+mod leases;
 mod release;
 mod reservations;
 mod reserve;
@@ -15,10 +16,13 @@ use crate::{
     bucket::Bucket,
     decision::{Answer, Stale, Step},
     ids::{PolicyVersion, UnitId},
+    lease::Ground,
     operation::Operations,
     policy::Numbers,
     units::EXACT_MAX,
 };
+use leases::Leases;
+pub use leases::{HolderView, Lending};
 use reservations::Reservations;
 
 /// How a ledger without state begins.
@@ -45,6 +49,8 @@ pub struct Ledger {
     in_flight: i64,
     reservations: Option<Box<Reservations>>,
     operations: Option<Box<Operations>>,
+    /// Where leases are permitted, or some may still be out. `numbers` are then what is left for direct callers.
+    leases: Option<Box<Leases>>,
     counters: Counters,
 }
 
@@ -170,6 +176,7 @@ impl Ledger {
             in_flight: 0,
             reservations: None,
             operations: None,
+            leases: None,
             counters: Counters::default(),
             numbers,
         }
@@ -178,8 +185,8 @@ impl Ledger {
     /// Brings the ledger to the present and to the newest numbers.
     ///
     /// `version` is the one `numbers` were resolved from. A higher one is adopted: balances are clipped to smaller
-    /// bursts, nothing is refilled, permits stay. A lower one decides nothing unless `force` says that a re-read gave
-    /// no newer one; then the ledger's own numbers decide.
+    /// bursts, nothing is refilled, permits and leases stay. A lower one decides nothing unless `force` says that a
+    /// re-read gave no newer one; then the ledger's own numbers decide. `ground` matters where leases are permitted.
     ///
     /// # Errors
     /// [`Stale`], with nothing changed.
@@ -189,16 +196,25 @@ impl Ledger {
         numbers: &Arc<Numbers>,
         force: bool,
         clock_ms: i64,
+        ground: &Ground,
     ) -> Result<(), Stale> {
         if version < self.version && !force {
             return Err(Stale { ledger_version: self.version });
         }
         let elapsed_ms = clock_ms.saturating_sub(self.clock_ms).max(0);
         self.clock_ms = clock_ms;
-        self.now_ms = self.now_ms.saturating_add(elapsed_ms);
-        self.refill(elapsed_ms);
-        if version > self.version {
-            self.adopt(version, numbers);
+        let adopted = (version > self.version).then_some(numbers);
+        if self.leases.is_none() && adopted.unwrap_or(&self.numbers).lease.is_none() {
+            self.now_ms = self.now_ms.saturating_add(elapsed_ms);
+            self.refill(elapsed_ms);
+            if let Some(numbers) = adopted {
+                self.fit(numbers);
+            }
+        } else {
+            self.begin_leased(elapsed_ms, adopted, ground);
+        }
+        if adopted.is_some() {
+            self.version = version;
         }
         self.drop_ended();
         Ok(())
@@ -223,7 +239,8 @@ impl Ledger {
         }
     }
 
-    fn adopt(&mut self, version: PolicyVersion, numbers: &Arc<Numbers>) {
+    /// Computes with other numbers from now on: clips, never refills.
+    fn fit(&mut self, numbers: &Arc<Numbers>) {
         match &numbers.admission {
             Some(new) => self.admission.adopt(new),
             None => self.admission = Bucket::default(),
@@ -236,7 +253,6 @@ impl Ledger {
                 (*id, bucket)
             })
             .collect();
-        self.version = version;
         self.numbers = Arc::clone(numbers);
     }
 
@@ -293,6 +309,7 @@ impl Ledger {
     #[must_use]
     pub fn view(&self, clock_ms: i64) -> View {
         let elapsed_ms = clock_ms.saturating_sub(self.clock_ms).max(0);
+        let elapsed_ms = self.leases.as_ref().map_or(elapsed_ms, |leases| leases.advance(elapsed_ms).0);
         let now_ms = self.now_ms.saturating_add(elapsed_ms);
         let balance = |mut bucket: Bucket, numbers| {
             bucket.refill(numbers, elapsed_ms);

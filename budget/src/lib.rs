@@ -29,6 +29,7 @@
     )
 )]
 
+pub mod bound;
 pub mod bucket;
 pub mod decision;
 pub mod fallback;

@@ -8,6 +8,7 @@ use std::{fs, path::Path, sync::Arc};
 
 use budget::{
     ids::PolicyVersion,
+    lease::Ground,
     ledger::{Ledger, Start},
     policy::Numbers,
 };
@@ -26,7 +27,7 @@ fn run(name: &str, text: &str) {
         Act::Step(at_ms, step) => {
             let numbers = numbers.as_ref().expect("a policy line comes first");
             let ledger = ledger.get_or_insert_with(|| Ledger::new(version, Arc::clone(numbers), Start::Empty, at_ms));
-            ledger.begin(version, numbers, false, at_ms).expect("versions rise");
+            ledger.begin(version, numbers, false, at_ms, &Ground::default()).expect("versions rise");
             Seen::Answer(ledger.step(&step))
         }
         Act::View(at_ms) => Seen::View(Box::new(ledger.as_ref().expect("a step comes first").view(at_ms))),

@@ -14,6 +14,7 @@ use std::{
 use budget::{
     decision::{Answer, DenyReason, ExtendResult, Invalid, ReleaseResult, Stale, Step},
     ids::{DependencyId, OperationId, PolicyVersion},
+    lease::Ground,
     ledger::{Ledger, Start},
     policy::Numbers,
 };
@@ -129,7 +130,7 @@ impl World {
         }
         let model =
             self.model.get_or_insert_with(|| Ledger::new(version, Arc::clone(&numbers), Start::Empty, self.clock_ms));
-        let begun = model.begin(version, &numbers, force, self.clock_ms);
+        let begun = model.begin(version, &numbers, force, self.clock_ms, &Ground::default());
         let expected: Result<Vec<Answer>, Stale> = begun.map(|()| steps.iter().map(|step| model.step(step)).collect());
         self.dump = model.dump();
         let answers: &[Answer] = expected.as_ref().map_or(&[], Vec::as_slice);

@@ -1,7 +1,10 @@
 //! The complete logical state of a ledger as text, for comparing stores step by step.
 
-use super::{Ledger, reservations::State};
-use crate::decision::{Outcome, TerminalState};
+use super::{Ledger, leases::Leases, reservations::State};
+use crate::{
+    decision::{Outcome, TerminalState},
+    lease::Amounts,
+};
 
 impl Ledger {
     /// One line per part of the state, in an order of its own: equal states give equal lines.
@@ -72,8 +75,83 @@ impl Ledger {
                 ));
             }
         }
+        if let Some(leases) = &self.leases {
+            more.extend(leases.dump());
+        }
         more.sort_unstable();
         lines.append(&mut more);
+        lines
+    }
+}
+
+fn amounts(amounts: &Amounts) -> String {
+    let mut text = format!("{}/{}/{}/{}", amounts.rate, amounts.burst, amounts.retry_burst, amounts.slots);
+    let mut units: Vec<_> = amounts.units.iter().filter(|unit| unit.rate != 0 || unit.burst != 0).collect();
+    units.sort_unstable_by_key(|unit| unit.unit);
+    for unit in units {
+        text.push_str(&format!("/{}:{}:{}", unit.unit.raw(), unit.rate, unit.burst));
+    }
+    text
+}
+
+impl Leases {
+    fn dump(&self) -> Vec<String> {
+        let mut lines = vec![
+            format!(
+                "lease epoch {} {} identity {} generation {} dead {} lost {} wait {} quarantine {} debt {}",
+                self.epoch.number,
+                self.epoch.id,
+                self.identity,
+                self.generation,
+                self.dead_generation,
+                i64::from(self.lost),
+                self.wait_until_ms,
+                self.quarantine_until_ms,
+                self.debt_ms
+            ),
+            format!("lease charged {} proved {}", amounts(&self.charged), amounts(&self.proved)),
+            format!("lease shares {} {} {:?}", self.shares.weight, self.shares.demand, {
+                self.shares.buckets().collect::<Vec<_>>()
+            }),
+        ];
+        lines.extend(self.proofs.iter().map(|incarnation| format!("lease proof {incarnation:?}")));
+        lines.extend(self.beats.iter().map(|(boot, clock, now)| format!("lease beat {boot} {clock} {now}")));
+        for (holder, record) in &self.holders {
+            lines.push(format!(
+                "lease holder {holder:?} {} {} {} {} {} {:?}",
+                record.weight, record.demand, record.share, record.idle, record.revoked_until_ms, record.due_ms
+            ));
+            for life in &record.lives {
+                lines.push(format!(
+                    "lease life {holder:?} {:?} {} {} {} slots {} {} {} charge {} usage {:?} {:?} measured {} {} {:?}",
+                    life.incarnation,
+                    life.sequence,
+                    life.nonce,
+                    life.answered,
+                    life.slots,
+                    life.slots_linger,
+                    if life.slots_linger > 0 { life.slots_until_ms } else { 0 },
+                    amounts(&life.charge),
+                    life.usage.counters(),
+                    life.usage.units_asked,
+                    life.measured_ms,
+                    life.measured.asked,
+                    life.measured.units_asked,
+                ));
+                for grant in &life.grants {
+                    lines.push(format!(
+                        "lease grant {holder:?} {:?} {} {} value {} moved {} curve {:?} ttl {}",
+                        life.incarnation,
+                        grant.generation,
+                        grant.granted_ms,
+                        amounts(&grant.value),
+                        amounts(&grant.moved),
+                        grant.curve.0.iter().map(|step| (step.part_ppm, step.duration_ms)).collect::<Vec<_>>(),
+                        grant.permit_ttl_ms,
+                    ));
+                }
+            }
+        }
         lines
     }
 }

@@ -8,6 +8,7 @@ use crate::{
     bucket::Short,
     decision::{Admitted, Answer, Denied, DenyReason, Extend, ExtendResult, Invalid, Reserve},
     operation::Operation,
+    policy::Numbers,
     units::MICROS_PER_TOKEN,
 };
 
@@ -83,9 +84,10 @@ impl Ledger {
             return Err(Denied { impossible: true, ..Denied::because(DenyReason::AttemptLimit) });
         }
         if ask.attempt.is_retry() {
-            self.retry
-                .covers(&numbers.retry, ask.priority, self.retry_cost(ask))
-                .map_err(|short| denied(DenyReason::RetryBudget, short))?;
+            let cost = self.retry_cost(ask);
+            self.retry.covers(&numbers.retry, ask.priority, cost).map_err(|short| {
+                denied(DenyReason::RetryBudget, self.unless_leased(short, cost, |whole| whole.retry.burst))
+            })?;
         }
         if !ask.no_release {
             let [sheddable, default, critical] = numbers.keep_in_flight;
@@ -102,9 +104,11 @@ impl Ledger {
             if let (Some(bucket), Some(unit)) = (self.unit(cost.unit), numbers.unit(cost.unit))
                 && cost.amount_micros > 0
             {
-                bucket
-                    .covers(unit, ask.priority, cost.amount_micros)
-                    .map_err(|short| Denied { unit: Some(cost.unit), ..denied(DenyReason::Cost, short) })?;
+                bucket.covers(unit, ask.priority, cost.amount_micros).map_err(|short| {
+                    let burst = |whole: &Numbers| whole.unit(cost.unit).map_or(0, |unit| unit.burst);
+                    let short = self.unless_leased(short, cost.amount_micros, burst);
+                    Denied { unit: Some(cost.unit), ..denied(DenyReason::Cost, short) }
+                })?;
             }
         }
         self.judge_admission(ask)
@@ -122,7 +126,18 @@ impl Ledger {
                     Some(_) | None => Ok(wait_ms),
                 }
             }
-            Err(short) => Err(denied(DenyReason::Admission, short)),
+            Err(short) => {
+                let burst = |whole: &Numbers| whole.admission.map_or(0, |bucket| bucket.burst);
+                Err(denied(DenyReason::Admission, self.unless_leased(short, MICROS_PER_TOKEN, burst)))
+            }
+        }
+    }
+
+    /// What is too much for the part that is left beside leases is not impossible: leases end.
+    fn unless_leased(&self, short: Short, cost: i64, whole_burst: impl Fn(&Numbers) -> i64) -> Short {
+        match (short, self.leases.as_ref()) {
+            (Short::Impossible, Some(leases)) if cost <= whole_burst(&leases.whole) => Short::Wait(None),
+            (short, _) => short,
         }
     }
 

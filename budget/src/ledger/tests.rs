@@ -64,16 +64,19 @@ fn versions_rise_by_number_then_id_and_an_older_one_decides_nothing() {
     let mut ledger = Ledger::new(version(5, 5), Arc::clone(&new), Start::Full, 0);
     for stale in [version(4, 9), version(5, 4)] {
         let before = ledger.dump();
-        assert_eq!(ledger.begin(stale, &old, false, 1_000), Err(Stale { ledger_version: version(5, 5) }));
+        assert_eq!(
+            ledger.begin(stale, &old, false, 1_000, &Ground::default()),
+            Err(Stale { ledger_version: version(5, 5) })
+        );
         assert_eq!(ledger.dump(), before);
     }
     // Forced, the ledger's own numbers decide: its burst is not clipped to the older policy's.
-    ledger.begin(version(4, 9), &old, true, 0).unwrap();
+    ledger.begin(version(4, 9), &old, true, 0, &Ground::default()).unwrap();
     assert_eq!(ledger.version(), version(5, 5));
     assert_eq!(ledger.view(0).admission_balance_micros, Some(50 * MICROS_PER_TOKEN));
     // The same version is not adopted again: remainders stay.
-    ledger.begin(version(5, 5), &new, false, 0).unwrap();
-    ledger.begin(version(5, 6), &old, false, 0).unwrap();
+    ledger.begin(version(5, 5), &new, false, 0, &Ground::default()).unwrap();
+    ledger.begin(version(5, 6), &old, false, 0, &Ground::default()).unwrap();
     assert_eq!(ledger.version(), version(5, 6));
     assert_eq!(ledger.view(0).admission_balance_micros, Some(MICROS_PER_TOKEN));
 }
@@ -83,7 +86,7 @@ fn a_corrected_forward_jump_does_not_stop_refill() {
     let numbers = numbers(limited("1/s", 3));
     let mut ledger = Ledger::new(version(1, 1), Arc::clone(&numbers), Start::Empty, 0);
     let mut at = |clock_ms, number| {
-        ledger.begin(version(1, 1), &numbers, false, clock_ms).unwrap();
+        ledger.begin(version(1, 1), &numbers, false, clock_ms, &Ground::default()).unwrap();
         admitted(&ledger.step(&Step::Reserve(Reserve { no_release: true, ..ask(number) })))
     };
     assert!(at(0, 1));
@@ -109,7 +112,7 @@ fn no_drift_over_a_million_operations() {
     let mut granted = 0_i64;
     for number in 0..1_000_000_u64 {
         let clock_ms = i64::try_from(number).unwrap() * 173;
-        ledger.begin(version(1, 1), &numbers, false, clock_ms).unwrap();
+        ledger.begin(version(1, 1), &numbers, false, clock_ms, &Ground::default()).unwrap();
         if admitted(&ledger.step(&Step::Reserve(ask(number)))) {
             granted += 1;
             let release = Release::sent(id(number), Outcome::Success);
@@ -138,14 +141,14 @@ fn a_batch_of_expiries_is_worked_off_a_bounded_number_per_call() {
     }
     let mut left = Vec::new();
     for _ in 0..4 {
-        ledger.begin(version(1, 1), &numbers, false, 5_000).unwrap();
+        ledger.begin(version(1, 1), &numbers, false, 5_000, &Ground::default()).unwrap();
         left.push(ledger.view(5_000).in_flight);
     }
     assert_eq!(left, [24, 8, 0, 0]);
     // Their records go a permit life later, and then everything the ledger allocated.
     for _ in 0..3 {
         assert!(ledger.reservations.is_some());
-        ledger.begin(version(1, 1), &numbers, false, 6_000).unwrap();
+        ledger.begin(version(1, 1), &numbers, false, 6_000, &Ground::default()).unwrap();
     }
     assert!(ledger.reservations.is_none());
     assert_eq!(ledger.view(6_000).counters.permits_expired, 40);
@@ -175,14 +178,14 @@ fn operations_are_forgotten_a_bounded_number_per_call() {
         }),
         ..Release::not_sent(id(3))
     };
-    ledger.begin(version(1, 1), &numbers, false, 500).unwrap();
+    ledger.begin(version(1, 1), &numbers, false, 500, &Ground::default()).unwrap();
     assert_eq!(ledger.step(&Step::Release(finish)), Answer::Released(ReleaseResult::Applied));
     let remembered = |ledger: &Ledger| ledger.operations.as_ref().map_or(0, |operations| operations.iter().count());
-    ledger.begin(version(1, 1), &numbers, false, 10_000).unwrap();
+    ledger.begin(version(1, 1), &numbers, false, 10_000, &Ground::default()).unwrap();
     assert_eq!(remembered(&ledger), 40);
     let mut left = Vec::new();
     for _ in 0..4 {
-        ledger.begin(version(1, 1), &numbers, false, 10_001).unwrap();
+        ledger.begin(version(1, 1), &numbers, false, 10_001, &Ground::default()).unwrap();
         left.push(remembered(&ledger));
     }
     // The one that is kept was met in the second call.
@@ -190,7 +193,7 @@ fn operations_are_forgotten_a_bounded_number_per_call() {
     let again = Reserve { operation: Some(operation(3)), ..ask(100) };
     let Answer::Denied(Denied { reason, .. }) = ledger.step(&Step::Reserve(again)) else { panic!("a duplicate") };
     assert_eq!(reason, DenyReason::Completed);
-    ledger.begin(version(1, 1), &numbers, false, 10_500).unwrap();
+    ledger.begin(version(1, 1), &numbers, false, 10_500, &Ground::default()).unwrap();
     assert!(ledger.operations.is_none());
 }
 

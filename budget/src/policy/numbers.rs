@@ -3,7 +3,7 @@
 use super::{EarnOn, IN_FLIGHT_MAX, Limit, Mode, PERMIT_TTL_MS_MAX, Policy};
 use crate::{
     ids::UnitId,
-    lease::{Curve, Timing},
+    lease::{Amounts, Curve, Timing, UnitAmounts},
     units::{DURATION_MS_MAX, EXACT_MAX, MICROS_PER_TOKEN, PPM, checked_div, div_ceil},
 };
 
@@ -115,7 +115,7 @@ impl Policy {
             retries_off,
             admission,
             max_in_flight,
-            keep_in_flight: shares.map(|share| kept(max_in_flight, share).min(max_in_flight.saturating_sub(1))),
+            keep_in_flight: keep_in_flight(max_in_flight, shares),
             permit_ttl_ms: spec.permit_ttl_ms,
             max_wait_ms: spec.max_wait_ms,
             retry: BucketNumbers::new(Limit { rate: spec.floor, burst_tokens: spec.retry_burst_tokens }, shares),
@@ -162,6 +162,11 @@ impl Policy {
     }
 }
 
+/// Permits that a class leaves untouched; one is left for every class.
+fn keep_in_flight(max_in_flight: i64, shares: [i64; 3]) -> [i64; 3] {
+    shares.map(|share| kept(max_in_flight, share).min(max_in_flight.saturating_sub(1)).max(0))
+}
+
 /// What a class leaves untouched: `⌊(1 − share)·burst⌋`.
 fn kept(burst: i64, share_ppm: i64) -> i64 {
     let kept = i128::from(burst)
@@ -178,7 +183,16 @@ impl BucketNumbers {
     #[must_use]
     pub fn new(limit: Limit, shares: [i64; 3]) -> Self {
         let (num, den) = limit.rate.fraction();
-        let burst = limit.burst_tokens.saturating_mul(MICROS_PER_TOKEN);
+        Self::of_fraction(num, den, limit.burst_tokens.saturating_mul(MICROS_PER_TOKEN), shares)
+    }
+
+    /// A bucket of whole micro-tokens per second.
+    fn of_second(rate: i64, burst: i64, shares: [i64; 3]) -> Self {
+        Self::of_fraction(rate, 1_000, burst, shares)
+    }
+
+    fn of_fraction(num: i64, den: i64, burst: i64, shares: [i64; 3]) -> Self {
+        let tokens = checked_div(burst, MICROS_PER_TOKEN);
         Self {
             num,
             den,
@@ -189,7 +203,7 @@ impl BucketNumbers {
             ),
             debt_max: checked_div(EXACT_MAX.saturating_sub(num.saturating_add(den).saturating_mul(2)), den)
                 .saturating_sub(burst),
-            keep: shares.map(|share| kept(limit.burst_tokens, share).saturating_mul(MICROS_PER_TOKEN)),
+            keep: shares.map(|share| kept(tokens, share).saturating_mul(MICROS_PER_TOKEN)),
         }
     }
 }
@@ -197,6 +211,42 @@ impl BucketNumbers {
 // === impl Numbers ===
 
 impl Numbers {
+    /// All quotas, in the units of leases: whole micro-tokens per second, rounded down. The floor is none of them.
+    #[must_use]
+    pub fn quota(&self) -> Amounts {
+        let per_second = |bucket: &BucketNumbers| checked_div(bucket.num.saturating_mul(1_000), bucket.den);
+        Amounts {
+            rate: self.admission.as_ref().map_or(0, per_second),
+            burst: self.admission.map_or(0, |bucket| bucket.burst),
+            retry_burst: self.retry.burst,
+            slots: if self.slots_limited { self.max_in_flight } else { 0 },
+            units: (self.units.iter())
+                .map(|(unit, bucket)| UnitAmounts { unit: *unit, rate: per_second(bucket), burst: bucket.burst })
+                .collect(),
+        }
+    }
+
+    /// These numbers with only `amounts` of the quotas: what direct callers share while the rest is leased.
+    #[must_use]
+    pub fn within(&self, amounts: &Amounts) -> Self {
+        let shares = self.priority_ppm;
+        let max_in_flight = if self.slots_limited { amounts.slots } else { self.max_in_flight };
+        Self {
+            admission: self.admission.map(|_| BucketNumbers::of_second(amounts.rate, amounts.burst, shares)),
+            retry: BucketNumbers::of_fraction(self.retry.num, self.retry.den, amounts.retry_burst, shares),
+            units: (self.units.iter())
+                .map(|(unit, _)| {
+                    let part = amounts.unit(*unit).copied();
+                    let (rate, burst) = part.map_or((0, 0), |part| (part.rate, part.burst));
+                    (*unit, BucketNumbers::of_second(rate, burst, shares))
+                })
+                .collect(),
+            max_in_flight,
+            keep_in_flight: keep_in_flight(max_in_flight, shares),
+            ..self.clone()
+        }
+    }
+
     /// The bucket of a unit.
     #[must_use]
     pub fn unit(&self, unit: UnitId) -> Option<&BucketNumbers> {

@@ -22,6 +22,7 @@ use std::{
 use budget::{
     decision::{Answer, ExtendResult, ReleaseResult, Step},
     ids::DependencyId,
+    lease::Ground,
     ledger::{Ledger, Start, View},
 };
 
@@ -291,7 +292,7 @@ impl Entry {
 
     fn begin(&mut self, now_ms: i64) {
         // The snapshot is the newest there is in this process, so there is nothing to re-read.
-        let begun = self.ledger.begin(self.resolved.version, &self.resolved.numbers, true, now_ms);
+        let begun = self.ledger.begin(self.resolved.version, &self.resolved.numbers, true, now_ms, &Ground::default());
         debug_assert!(begun.is_ok(), "a forced call is never stale");
     }
 }

@@ -1,0 +1,413 @@
+//! The lending side of one ledger: who holds which part, along which curve, and what is unknown after a loss of state.
+//!
+//! Safety is one line: a grant is at most `part · quota − charges of the others − UNKNOWN`. How shares are chosen
+//! ([`shares`]) can be wrong without breaking it. Charges are the component-wise maximum of the curves of every grant that
+//! may still be in use, each step ending a margin later than the holder's. All sums are running sums: no call looks at
+//! more than [`DUE_PER_CALL_MAX`] holders. What is charged too long is only wasted.
+
+pub(super) mod holders;
+pub(super) mod shares;
+mod sync;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::Ledger;
+use crate::{
+    bucket::Bucket,
+    guard::{Guard, on},
+    lease::{Amounts, Epoch, Ground, HolderId, Incarnation},
+    policy::{LeaseNumbers, Numbers},
+    units::PPM,
+};
+use holders::Record;
+pub use sync::HolderView;
+
+/// Most holders whose charges step down in one call. Stepping down late is safe.
+pub(super) const DUE_PER_CALL_MAX: usize = 64;
+/// Most hosts whose clocks are compared with ledger time.
+pub(super) const BEATS_MAX: usize = 8;
+
+/// How lending stands, for operators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lending {
+    /// Rises with every loss of state.
+    pub epoch: Epoch,
+    /// Holders known.
+    pub holders: i64,
+    /// What is charged to them.
+    pub charged: Amounts,
+    /// What may still be out from before the epoch opened.
+    pub unknown: Amounts,
+    /// Until nothing is unknown any more.
+    pub quarantine_left_ms: i64,
+    /// Until anything is given at all.
+    pub wait_left_ms: i64,
+    /// What the store's clock has gained on the replicas', not yet paid.
+    pub clock_debt_ms: i64,
+}
+
+/// The state of lending.
+#[derive(Clone, Debug)]
+pub(super) struct Leases {
+    /// The policy's numbers; the ledger's own are what is left of them for direct callers.
+    pub(super) whole: Arc<Numbers>,
+    /// What is left, as it was set last.
+    direct: Option<Amounts>,
+    /// Of the last policy that permitted leases.
+    pub(super) terms: LeaseNumbers,
+    /// The store's identity.
+    pub(super) identity: i64,
+    pub(super) epoch: Epoch,
+    /// Of the last grant of this epoch.
+    pub(super) generation: i64,
+    /// Grants up to this one were made before a policy was lowered: a replay does not give them again.
+    pub(super) dead_generation: i64,
+    /// State was lost: nothing is given before `wait_until_ms`, not even to direct callers.
+    pub(super) lost: bool,
+    pub(super) wait_until_ms: i64,
+    pub(super) quarantine_until_ms: i64,
+    /// What holders have proved to hold since the epoch opened: C.
+    pub(super) proved: Amounts,
+    /// Who has.
+    pub(super) proofs: BTreeSet<Incarnation>,
+    /// What may be leased as it was when the epoch opened; only a guard that is switched off asks.
+    pub(super) leasable_at_opening: Amounts,
+    /// What ledger time has gained on a host's clock: paid by standing still.
+    pub(super) debt_ms: i64,
+    /// Boot id, its clock and ledger time less debt at its last heartbeat, the latest last.
+    pub(super) beats: Vec<(i64, i64, i64)>,
+    /// The sum of all charges.
+    pub(super) charged: Amounts,
+    pub(super) holders: BTreeMap<HolderId, Record>,
+    /// When the charge of a holder changes next.
+    pub(super) due: BTreeSet<(i64, HolderId)>,
+    pub(super) shares: shares::Shares,
+}
+
+// === impl Leases ===
+
+impl Leases {
+    fn new(whole: Arc<Numbers>, terms: LeaseNumbers) -> Self {
+        Self {
+            whole,
+            direct: None,
+            terms,
+            identity: 0,
+            epoch: Epoch::default(),
+            generation: 0,
+            dead_generation: 0,
+            lost: false,
+            wait_until_ms: 0,
+            quarantine_until_ms: 0,
+            proved: Amounts::default(),
+            proofs: BTreeSet::new(),
+            leasable_at_opening: Amounts::default(),
+            debt_ms: 0,
+            beats: Vec::new(),
+            charged: Amounts::default(),
+            holders: BTreeMap::new(),
+            due: BTreeSet::new(),
+            shares: shares::Shares::default(),
+        }
+    }
+
+    /// What may be leased of the policy of the moment.
+    pub(super) fn leasable(&self) -> Amounts {
+        self.whole.quota().scaled(self.terms.part_ppm, PPM)
+    }
+
+    /// What may still be out from before the epoch opened: charged like one more holder until the quarantine ends.
+    pub(super) fn unknown(&self, now_ms: i64) -> Amounts {
+        if now_ms >= self.quarantine_until_ms {
+            return Amounts::default();
+        }
+        let mut leasable =
+            if on(Guard::UnknownFollowsPolicy) { self.leasable() } else { self.leasable_at_opening.clone() };
+        if !on(Guard::UnknownWholeCurve) {
+            let total_ms = self.terms.longest_curve_ms.saturating_add(self.terms.margin_ms);
+            let opened_ms = self.quarantine_until_ms.saturating_sub(self.terms.overlap_ms).saturating_sub(total_ms);
+            let position_ms = now_ms.saturating_sub(opened_ms).saturating_sub(self.terms.margin_ms);
+            leasable = self.terms.curve.at(position_ms).map_or_else(Amounts::default, |(step, _)| leasable.step(step));
+        }
+        leasable.zip(&self.proved, |leasable, proved| leasable.saturating_sub(proved).max(0))
+    }
+
+    /// What is left for direct callers.
+    fn direct(&self, now_ms: i64) -> Amounts {
+        let quota = self.whole.quota();
+        if self.lost && now_ms < self.wait_until_ms && on(Guard::NoRefillDuringOverlap) {
+            return quota.map(|_| 0);
+        }
+        let unknown = if on(Guard::UnknownInDirect) { self.unknown(now_ms) } else { Amounts::default() };
+        if !on(Guard::DirectIsDynamic) {
+            return quota.zip(&self.leasable(), i64::saturating_sub);
+        }
+        quota
+            .zip(&self.charged, |quota, charged| quota.saturating_sub(charged))
+            .zip(&unknown, |left, unknown| left.saturating_sub(unknown).max(0))
+    }
+
+    /// Replaces what is charged to a holder in the sum.
+    pub(super) fn recharge(&mut self, before: &Amounts, after: &Amounts) {
+        self.charged = sum(&self.charged, after).zip(before, i64::saturating_sub);
+        self.charged.units =
+            self.charged.units.iter().filter(|unit| unit.rate != 0 || unit.burst != 0).copied().collect();
+    }
+
+    /// Steps charges down whose time has come, a bounded number of them.
+    fn step_down(&mut self, now_ms: i64) {
+        for _ in 0..DUE_PER_CALL_MAX {
+            if self.due.first().is_none_or(|(at_ms, _)| *at_ms > now_ms) {
+                return;
+            }
+            let Some((_, holder)) = self.due.pop_first() else { return };
+            self.refresh(&holder, now_ms);
+        }
+    }
+
+    /// Brings the charge of one holder to the present and forgets it when nothing is left.
+    pub(super) fn refresh(&mut self, holder: &HolderId, now_ms: i64) {
+        let Some(record) = self.holders.get_mut(holder) else { return };
+        if let Some(due_ms) = record.due_ms.take() {
+            self.due.remove(&(due_ms, holder.clone()));
+        }
+        let before = record.charge();
+        record.step_down(now_ms, self.terms.margin_ms);
+        let after = record.charge();
+        let next_ms = record.next_change_ms(now_ms, self.terms.margin_ms);
+        record.due_ms = next_ms;
+        match next_ms {
+            Some(at_ms) => {
+                self.due.insert((at_ms, holder.clone()));
+            }
+            None => {
+                self.shares.remove(record.demand, record.weight);
+                self.holders.remove(holder);
+            }
+        }
+        self.recharge(&before, &after);
+    }
+
+    /// Notes a host's clock and charges what ledger time has gained on it since its last heartbeat.
+    fn beat(&mut self, boot: i64, clock_ms: i64, now_ms: i64) {
+        let known = self.beats.iter().position(|(id, _, _)| *id == boot).map(|at| self.beats.remove(at));
+        if let Some((_, before_clock_ms, before_ms)) = known {
+            let passed_ms = clock_ms.saturating_sub(before_clock_ms).max(0);
+            let gained_ms = now_ms.saturating_sub(self.debt_ms).saturating_sub(before_ms).saturating_sub(passed_ms);
+            if on(Guard::ClockDebt) {
+                self.debt_ms = self.debt_ms.saturating_add(gained_ms.max(0));
+            }
+        }
+        if self.beats.len() >= BEATS_MAX {
+            self.beats.remove(0);
+        }
+        self.beats.push((boot, clock_ms, now_ms.saturating_sub(self.debt_ms)));
+    }
+
+    /// Time that ledger time advances by, and the debt that is left.
+    pub(super) fn advance(&self, elapsed_ms: i64) -> (i64, i64) {
+        let clamped_ms =
+            if on(Guard::ClampTime) { elapsed_ms.clamp(0, self.terms.step_max_ms) } else { elapsed_ms.max(0) };
+        let paid_ms = self.debt_ms.min(clamped_ms);
+        (clamped_ms.saturating_sub(paid_ms), self.debt_ms.saturating_sub(paid_ms))
+    }
+
+    /// Whether nothing is lent and nothing unknown, so that a policy without leases needs none of this.
+    fn is_over(&self, now_ms: i64) -> bool {
+        self.holders.is_empty() && now_ms >= self.quarantine_until_ms && now_ms >= self.wait_until_ms
+    }
+}
+
+/// Component-wise sum over the units of both.
+fn sum(a: &Amounts, b: &Amounts) -> Amounts {
+    let mut total = a.zip(b, i64::saturating_add);
+    let more = b.units.iter().filter(|unit| a.unit(unit.unit).is_none());
+    total.units = total.units.iter().chain(more).copied().collect();
+    total
+}
+
+// === impl Ledger ===
+
+impl Ledger {
+    /// The part of [`Ledger::begin`] that concerns leases, in the order of rule 2: refill at the rates and caps of the
+    /// last call, advance time, adopt newer numbers, step charges down, then set rates and caps anew and clip.
+    pub(super) fn begin_leased(&mut self, elapsed_ms: i64, adopted: Option<&Arc<Numbers>>, ground: &Ground) {
+        // What passed before an epoch opened earns nothing in it.
+        let elapsed_ms = if self.open_epoch_if_lost(adopted, ground) { 0 } else { elapsed_ms };
+        let Some(leases) = &mut self.leases else { return };
+        let (advanced_ms, debt_ms) = leases.advance(elapsed_ms);
+        leases.debt_ms = debt_ms;
+        self.now_ms = self.now_ms.saturating_add(advanced_ms);
+        if on(Guard::RefillBeforeStepping) {
+            self.refill(advanced_ms);
+        }
+        let Some(leases) = &mut self.leases else { return };
+        if let Some((boot, clock_ms)) = ground.beat {
+            leases.beat(boot, clock_ms, self.now_ms);
+        }
+        if let Some(numbers) = adopted {
+            leases.adopt(numbers);
+        }
+        leases.step_down(self.now_ms);
+        if self.now_ms >= leases.quarantine_until_ms {
+            leases.proved = Amounts::default();
+            leases.proofs.clear();
+        }
+        if leases.whole.lease.is_none() && leases.is_over(self.now_ms) {
+            let whole = Arc::clone(&leases.whole);
+            self.leases = None;
+            self.fit(&whole);
+            return;
+        }
+        self.set_direct();
+        if !on(Guard::RefillBeforeStepping) {
+            self.refill(advanced_ms);
+        }
+    }
+
+    /// Opens an epoch where state is missing, is another store's, or is older than what the caller remembers.
+    fn open_epoch_if_lost(&mut self, adopted: Option<&Arc<Numbers>>, ground: &Ground) -> bool {
+        match &self.leases {
+            None => {
+                let whole = Arc::clone(adopted.unwrap_or(&self.numbers));
+                let Some(terms) = whole.lease.clone() else { return false };
+                self.leases = Some(Box::new(Leases::new(whole, terms)));
+                // Nothing was ever decided here: the state is missing. Otherwise leases are permitted from now on, and
+                // direct callers keep what they have.
+                let missing = self.counters == super::Counters::default() && self.reservations.is_none();
+                self.open_epoch(ground, Epoch::default(), missing);
+                true
+            }
+            Some(leases) => {
+                let other = leases.identity != ground.identity && on(Guard::IdentityOpensEpoch);
+                let older = ground.remembered.number > 0
+                    && ground.remembered.supersedes(leases.epoch)
+                    && on(Guard::RememberedOpensEpoch);
+                if other || older {
+                    self.open_epoch(ground, Epoch::default(), true);
+                }
+                other || older
+            }
+        }
+    }
+
+    /// Opens an epoch above every one that is known. `lost`: with empty levels and no permits.
+    pub(super) fn open_epoch(&mut self, ground: &Ground, presented: Epoch, lost: bool) {
+        let Some(leases) = &mut self.leases else { return };
+        let number = leases.epoch.number.max(ground.remembered.number).max(presented.number).saturating_add(1);
+        let mut fresh = Leases::new(Arc::clone(&leases.whole), leases.terms.clone());
+        fresh.identity = ground.identity;
+        fresh.epoch = Epoch { number, id: ground.fresh_id };
+        fresh.lost = lost;
+        fresh.leasable_at_opening = fresh.leasable();
+        let terms = &fresh.terms;
+        if ground.fresh_store {
+            fresh.wait_until_ms = self.now_ms;
+            fresh.quarantine_until_ms = self.now_ms;
+        } else {
+            let curve_ms = if on(Guard::LongestCurve) { terms.longest_curve_ms } else { terms.curve.total_ms() };
+            fresh.wait_until_ms = self.now_ms.saturating_add(terms.overlap_ms);
+            fresh.quarantine_until_ms =
+                self.now_ms.saturating_add(curve_ms).saturating_add(terms.margin_ms).saturating_add(terms.overlap_ms);
+        }
+        **leases = fresh;
+        if lost {
+            self.reservations = None;
+            self.in_flight = 0;
+            if on(Guard::EpochStartsEmpty) {
+                self.admission = Bucket::default();
+                self.retry = Bucket::default();
+                for (_, bucket) in &mut self.units {
+                    *bucket = Bucket::default();
+                }
+            } else {
+                self.admission.balance_micros = leases.whole.quota().burst;
+                self.retry.balance_micros = leases.whole.quota().retry_burst;
+            }
+        }
+        self.set_direct();
+    }
+
+    /// Sets what direct callers share to what is not charged, and clips the levels.
+    pub(super) fn set_direct(&mut self) {
+        let Some(leases) = &mut self.leases else { return };
+        let direct = leases.direct(self.now_ms);
+        if leases.direct.as_ref() == Some(&direct) {
+            return;
+        }
+        let numbers = Arc::new(leases.whole.within(&direct));
+        leases.direct = Some(direct);
+        if on(Guard::ClipCentral) {
+            self.fit(&numbers);
+        } else {
+            self.numbers = numbers;
+        }
+    }
+
+    /// How long direct callers wait for σ to pass after a loss of state; 0: not at all. Until then the store counts as
+    /// away. Call [`Ledger::begin`] first.
+    #[must_use]
+    pub fn direct_wait_ms(&self) -> i64 {
+        match &self.leases {
+            Some(leases) if leases.lost && on(Guard::NoRefillDuringOverlap) => {
+                leases.wait_until_ms.saturating_sub(self.now_ms).max(0)
+            }
+            Some(_) | None => 0,
+        }
+    }
+
+    /// The epoch of this state; number 0 where leases are not permitted.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.leases.as_ref().map_or_else(Epoch::default, |leases| leases.epoch)
+    }
+
+    /// How lending stands after the last call; none where leases are not permitted and none is out.
+    #[must_use]
+    pub fn lending(&self) -> Option<Lending> {
+        let leases = self.leases.as_ref()?;
+        Some(Lending {
+            epoch: leases.epoch,
+            holders: self.holders(),
+            charged: leases.charged.clone(),
+            unknown: leases.unknown(self.now_ms),
+            quarantine_left_ms: leases.quarantine_until_ms.saturating_sub(self.now_ms).max(0),
+            wait_left_ms: leases.wait_until_ms.saturating_sub(self.now_ms).max(0),
+            clock_debt_ms: leases.debt_ms,
+        })
+    }
+
+    /// Whether ledger time needs heartbeats: something is lent or unknown.
+    #[must_use]
+    pub fn needs_beats(&self) -> bool {
+        self.leases.as_ref().is_some_and(|leases| !leases.is_over(self.now_ms))
+    }
+}
+
+impl Leases {
+    /// Takes newer numbers. A lowered quota makes earlier grants dead for replays.
+    fn adopt(&mut self, numbers: &Arc<Numbers>) {
+        let before = self.leasable();
+        let before_curve_ms = self.terms.curve.total_ms();
+        self.whole = Arc::clone(numbers);
+        self.direct = None;
+        if let Some(terms) = &numbers.lease {
+            self.terms = terms.clone();
+        }
+        let after = self.leasable();
+        let lower = |now: i64, then: i64| i64::from(now < then);
+        let lowered = !after.zip(&before, lower).is_zero()
+            || after.units.len() < before.units.len()
+            || numbers.lease.is_none()
+            || self.terms.curve.total_ms() < before_curve_ms;
+        if lowered && on(Guard::ReplayDies) {
+            self.dead_generation = self.generation;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+//! What is known of one holder id: its incarnations and the grants of each that may still be in use.
+
+use crate::{
+    guard::{Guard, on},
+    lease::{Amounts, Curve, Incarnation, Usage},
+    policy::CurveStep,
+};
+
+/// One holder id.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    pub(crate) weight: i64,
+    /// What it asks for, in parts of [`SHARE_ONE`](crate::lease::SHARE_ONE).
+    pub(crate) demand: i64,
+    /// What it was given last, likewise.
+    pub(crate) share: i64,
+    /// Renewals in a row without a single ask.
+    pub(crate) idle: i64,
+    /// An operator took its lease away until then.
+    pub(crate) revoked_until_ms: i64,
+    /// When its charge changes next.
+    pub(crate) due_ms: Option<i64>,
+    /// The latest last.
+    pub(crate) lives: Vec<Life>,
+}
+
+/// One incarnation.
+#[derive(Clone, Debug)]
+pub(crate) struct Life {
+    pub(crate) incarnation: Incarnation,
+    /// Of its last request that was granted, and of that grant.
+    pub(crate) sequence: i64,
+    pub(crate) nonce: i64,
+    pub(crate) answered: i64,
+    /// Grants that may still be in use, by rising generation.
+    pub(crate) grants: Vec<Given>,
+    /// Slots of the grants, without the lingering ones.
+    pub(crate) slots: i64,
+    /// Slots of ended steps, whose permits may still be in flight, and until when.
+    pub(crate) slots_linger: i64,
+    pub(crate) slots_until_ms: i64,
+    /// What is charged now: the maximum over the grants.
+    pub(crate) charge: Amounts,
+    /// The last report.
+    pub(crate) usage: Usage,
+    /// Since when demand is measured, and what had been asked for by then.
+    pub(crate) measured_ms: i64,
+    pub(crate) measured: Usage,
+}
+
+/// One grant.
+#[derive(Clone, Debug)]
+pub(crate) struct Given {
+    /// 0: presented as a lease of an earlier epoch.
+    pub(crate) generation: i64,
+    pub(crate) granted_ms: i64,
+    pub(crate) value: Amounts,
+    pub(crate) moved: Amounts,
+    pub(crate) curve: Curve,
+    /// Life of the permits taken under it.
+    pub(crate) permit_ttl_ms: i64,
+}
+
+// === impl Record ===
+
+impl Record {
+    /// What is charged to all its incarnations.
+    pub(crate) fn charge(&self) -> Amounts {
+        self.lives.iter().fold(Amounts::default(), |total, life| super::sum(&total, &life.charge))
+    }
+
+    pub(crate) fn step_down(&mut self, now_ms: i64, margin_ms: i64) {
+        for life in &mut self.lives {
+            life.step_down(now_ms, margin_ms);
+        }
+        self.lives.retain(|life| !life.grants.is_empty() || life.slots_linger > 0);
+    }
+
+    pub(crate) fn next_change_ms(&self, now_ms: i64, margin_ms: i64) -> Option<i64> {
+        self.lives.iter().filter_map(|life| life.next_change_ms(now_ms, margin_ms)).min()
+    }
+
+    pub(crate) fn life(&self, incarnation: Incarnation) -> Option<usize> {
+        self.lives.iter().position(|life| life.incarnation == incarnation || !on(Guard::IncarnationsApart))
+    }
+}
+
+// === impl Life ===
+
+impl Life {
+    pub(crate) fn new(incarnation: Incarnation, usage: Usage, now_ms: i64) -> Self {
+        Self {
+            incarnation,
+            sequence: 0,
+            nonce: 0,
+            answered: 0,
+            grants: Vec::new(),
+            slots: 0,
+            slots_linger: 0,
+            slots_until_ms: 0,
+            charge: Amounts::default(),
+            measured: usage.clone(),
+            usage,
+            measured_ms: now_ms,
+        }
+    }
+
+    /// Drops what has ended and charges the maximum of what is left.
+    pub(crate) fn step_down(&mut self, now_ms: i64, margin_ms: i64) {
+        if now_ms >= self.slots_until_ms {
+            self.slots_linger = 0;
+        }
+        let ttl_ms = self.grants.iter().map(|grant| grant.permit_ttl_ms).max().unwrap_or(0);
+        self.grants.retain(|grant| grant.step_at(now_ms, margin_ms).is_some());
+        self.charge_again(now_ms, margin_ms, ttl_ms);
+    }
+
+    /// Drops the grants before `generation`, which the holder has quoted.
+    pub(crate) fn quoted(&mut self, generation: i64, now_ms: i64, margin_ms: i64) {
+        let ttl_ms = self.grants.iter().map(|grant| grant.permit_ttl_ms).max().unwrap_or(0);
+        self.grants.retain(|grant| grant.generation >= generation);
+        self.charge_again(now_ms, margin_ms, ttl_ms);
+    }
+
+    /// Computes the charge. Slots that go are charged for the life of the permits taken in them.
+    pub(crate) fn charge_again(&mut self, now_ms: i64, margin_ms: i64, permit_ttl_ms: i64) {
+        let counted: &[Given] = match self.grants.as_slice() {
+            [.., last] if !on(Guard::ChargeMaximum) => std::slice::from_ref(last),
+            all => all,
+        };
+        let charge = counted.iter().fold(Amounts::default(), |most, grant| {
+            let position_ms = now_ms.saturating_sub(grant.granted_ms);
+            let step = if on(Guard::ChargeWholeCurve) {
+                grant.step_at(now_ms, margin_ms)
+            } else {
+                grant.curve.0.first().filter(|step| position_ms < step.duration_ms)
+            };
+            step.map_or_else(|| most.clone(), |step| maximum(&most, &grant.value.step(step)))
+        });
+        if charge.slots < self.slots && on(Guard::SlotsLinger) {
+            // One lingering amount is kept: the larger one for the longer time.
+            self.slots_linger = self.slots.max(self.slots_linger);
+            self.slots_until_ms = self.slots_until_ms.max(now_ms.saturating_add(permit_ttl_ms));
+        }
+        self.slots = charge.slots;
+        self.charge = Amounts { slots: charge.slots.max(self.slots_linger), ..charge };
+    }
+
+    fn next_change_ms(&self, now_ms: i64, margin_ms: i64) -> Option<i64> {
+        let linger = (self.slots_linger > 0).then_some(self.slots_until_ms);
+        self.grants.iter().filter_map(|grant| grant.step_end_ms(now_ms, margin_ms)).chain(linger).min()
+    }
+}
+
+// === impl Given ===
+
+impl Given {
+    /// The step that is charged: each ends a margin later than the holder's.
+    pub(crate) fn step_at(&self, now_ms: i64, margin_ms: i64) -> Option<&CurveStep> {
+        self.curve.at(now_ms.saturating_sub(self.charged_from_ms(margin_ms))).map(|(step, _)| step)
+    }
+
+    fn step_end_ms(&self, now_ms: i64, margin_ms: i64) -> Option<i64> {
+        let from_ms = self.charged_from_ms(margin_ms);
+        self.curve.at(now_ms.saturating_sub(from_ms)).map(|(_, end_ms)| from_ms.saturating_add(end_ms))
+    }
+
+    fn charged_from_ms(&self, margin_ms: i64) -> i64 {
+        self.granted_ms.saturating_add(if on(Guard::Margin) { margin_ms } else { 0 })
+    }
+}
+
+/// Component-wise maximum over the units of both.
+pub(crate) fn maximum(a: &Amounts, b: &Amounts) -> Amounts {
+    let mut most = a.zip(b, i64::max);
+    let more = b.units.iter().filter(|unit| a.unit(unit.unit).is_none());
+    most.units = most.units.iter().chain(more).copied().collect();
+    most
+}
