@@ -2,13 +2,14 @@
 
 use crate::{
     history::Widening,
+    oracle::state::Twins,
     scenario::Fault,
-    time::{MS, S},
+    time::MS,
     world::{Event, World},
 };
 
 impl World {
-    pub fn strike(&mut self, fault: &Fault) {
+    pub(crate) fn strike(&mut self, fault: &Fault) {
         match *fault {
             Fault::Weather(net) => self.net = net,
             Fault::CutProcess(process, cut) => self.processes[process].cut = cut,
@@ -123,19 +124,33 @@ impl World {
     /// A copy beside the process, with all it has, until the ledger finds out.
     fn clone_process(&mut self, index: usize) {
         let Some(copy) = self.processes[index].copy() else { return };
-        let lease = self.processes[index].held_now(self.now);
+        let lease = self.held_now(index);
         self.processes.push(copy);
         let clone = self.processes.len() - 1;
         self.new_stream(clone);
-        // Until it is fenced: at the latest when its curve ends, since nothing new is granted to both.
-        let curve_s = (self.history.bound().curve_ms + 2_000) / 1_000;
-        self.history.widenings.push(Widening {
-            at: self.now,
-            admissions: lease.burst + lease.rate * curve_s,
-            retries: lease.retry_burst * 2,
-        });
-        self.clones.push((self.now + curve_s * S, lease));
+        let curve_ms = self.history.bound().curve_ms;
+        self.history.widenings.push(Widening { at: self.now, admissions: 0, retries: lease.retry_burst * 2 });
+        let widening = self.history.widenings.len() - 1;
+        self.twins.push(Twins { since: self.now, until: self.now + curve_ms * MS, lease, widening });
+        self.widen(self.twins.len() - 1);
+        self.processes[index].twin = Some(self.twins.len() - 1);
+        self.processes[clone].twin = Some(self.twins.len() - 1);
         self.wake(clone, self.now);
         self.resume_asking(clone);
+    }
+
+    /// One of two has found out.
+    pub(crate) fn fenced(&mut self, process: usize) {
+        if let Some(case) = self.processes[process].twin.take() {
+            self.twins[case].until = self.twins[case].until.min(self.now);
+            self.widen(case);
+        }
+    }
+
+    /// What the second of two may admit until one is fenced: its level, and its rate in that time.
+    fn widen(&mut self, case: usize) {
+        let Twins { since, until, lease, widening } = self.twins[case];
+        let ms = (until - since) / MS + 1;
+        self.history.widenings[widening].admissions = lease.burst + lease.rate / 1_000 * ms + ms;
     }
 }

@@ -6,7 +6,7 @@ use crate::time::{MS, S};
 
 /// Who decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub(crate) enum Source {
     Lease,
     Direct,
     /// Beyond the curve.
@@ -15,7 +15,7 @@ pub enum Source {
 
 /// One decision that admitted.
 #[derive(Clone, Copy, Debug)]
-pub struct Admission {
+pub(crate) struct Admission {
     pub at: i64,
     /// Retry tokens it cost, in millionths; 0: an original.
     pub retry_micros: i64,
@@ -28,7 +28,7 @@ pub struct Admission {
 
 /// Quotas and what else bounds a dependency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Quota {
+pub(crate) struct Quota {
     /// Micro-tokens per second.
     pub rate: i64,
     pub burst: i64,
@@ -43,14 +43,14 @@ pub struct Quota {
 
 /// A cause that widens the bound, and by how much.
 #[derive(Clone, Copy, Debug)]
-pub struct Widening {
+pub(crate) struct Widening {
     pub at: i64,
     pub admissions: i64,
     pub retries: i64,
 }
 
 /// Everything the oracles need.
-pub struct History {
+pub(crate) struct History {
     pub admissions: Vec<Admission>,
     /// Policies and when a living store decided by them.
     in_force: Vec<(usize, i64, i64)>,
@@ -76,7 +76,7 @@ pub struct History {
 // === impl Quota ===
 
 impl Quota {
-    pub fn of(numbers: &Numbers) -> Self {
+    pub(crate) fn of(numbers: &Numbers) -> Self {
         let quota = numbers.quota();
         Self {
             rate: quota.rate,
@@ -105,7 +105,7 @@ impl Quota {
 // === impl History ===
 
 impl History {
-    pub const fn new(quotas: Vec<Quota>, late_ms: i64) -> Self {
+    pub(crate) const fn new(quotas: Vec<Quota>, late_ms: i64) -> Self {
         Self {
             admissions: Vec::new(),
             in_force: Vec::new(),
@@ -123,23 +123,23 @@ impl History {
     }
 
     /// A store decides by this policy from now on; returns the index to say so again.
-    pub fn adopts(&mut self, policy: usize, now: i64) -> usize {
+    pub(crate) fn adopts(&mut self, policy: usize, now: i64) -> usize {
         self.in_force.push((policy, now, now));
         self.note_bound(now);
         self.in_force.len() - 1
     }
 
     /// It still does.
-    pub fn keeps(&mut self, interval: usize, now: i64) {
+    pub(crate) fn keeps(&mut self, interval: usize, now: i64) {
         self.in_force[interval].2 = now;
     }
 
-    pub fn opens(&mut self, now: i64) {
+    pub(crate) fn opens(&mut self, now: i64) {
         self.epochs.push(now);
         self.note_bound(now);
     }
 
-    pub fn epochs_between(&self, from: i64, to: i64) -> i64 {
+    pub(crate) fn epochs_between(&self, from: i64, to: i64) -> i64 {
         let count = self.epochs.iter().filter(|at| (from..=to).contains(*at)).count();
         i64::try_from(count).unwrap_or(i64::MAX)
     }
@@ -160,7 +160,7 @@ impl History {
     }
 
     /// What bounds now.
-    pub fn note_bound(&mut self, now: i64) {
+    pub(crate) fn note_bound(&mut self, now: i64) {
         let from = now - self.horizon(now);
         let recent = self.in_force.iter().filter(|(_, _, to)| *to >= from);
         let bound = recent.fold(Quota::default(), |most, (policy, ..)| most.most(self.quotas[*policy]));
@@ -170,18 +170,18 @@ impl History {
     }
 
     /// The bound as last noted.
-    pub fn bound(&self) -> Quota {
+    pub(crate) fn bound(&self) -> Quota {
         self.bounds.last().map_or_else(Quota::default, |(_, bound)| *bound)
     }
 
     /// Tokens that leases carried in a stretch of time.
-    pub fn held_between(&self, from: i64, to: i64) -> i64 {
+    pub(crate) fn held_between(&self, from: i64, to: i64) -> i64 {
         let steps = self.held.iter().zip(self.held.iter().skip(1));
         let within = steps.filter(|((at, _), (next, _))| *at >= from && *next <= to);
         within.map(|((at, rate), (next, _))| rate / 1_000 * ((next - at) / MS) / 1_000_000).sum()
     }
 
-    pub fn violated(&mut self, now: i64, oracle: &str, what: impl FnOnce() -> String) {
+    pub(crate) fn violated(&mut self, now: i64, oracle: &str, what: impl FnOnce() -> String) {
         if self.violation.is_none() {
             self.violation = Some(format!("{oracle} at {}.{:03} s: {}", now / S, now % S / MS, what()));
         }

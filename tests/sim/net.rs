@@ -7,7 +7,7 @@ use crate::{
 
 /// Conditions of the moment.
 #[derive(Clone, Copy, Debug)]
-pub struct Net {
+pub(crate) struct Net {
     /// Parts per thousand that are lost.
     pub loss: u64,
     /// Parts per thousand that arrive twice.
@@ -20,10 +20,10 @@ pub struct Net {
 }
 
 impl Net {
-    pub const GOOD: Self = Self { loss: 0, double: 0, late: 0, late_ms: 0, usual_ms: 5 };
+    pub(crate) const GOOD: Self = Self { loss: 0, double: 0, late: 0, late_ms: 0, usual_ms: 5 };
 
     /// How long a message is under way, for each copy that arrives.
-    pub fn deliveries(&self, rng: &mut Rng) -> [Option<i64>; 2] {
+    pub(crate) fn deliveries(&self, rng: &mut Rng) -> [Option<i64>; 2] {
         let one = |rng: &mut Rng| (!rng.chance(self.loss, 1_000)).then(|| self.delay(rng));
         let first = one(rng);
         let second = rng.chance(self.double, 1_000).then(|| one(rng)).flatten();
@@ -38,7 +38,7 @@ impl Net {
     }
 
     /// Some weather.
-    pub fn random(rng: &mut Rng) -> Self {
+    pub(crate) fn random(rng: &mut Rng) -> Self {
         match rng.below(4) {
             0 => Self::GOOD,
             1 => Self { loss: 30, double: 30, late: 30, late_ms: 800, usual_ms: 20 },
@@ -49,6 +49,6 @@ impl Net {
 }
 
 /// A random time of up to so many seconds.
-pub fn seconds(rng: &mut Rng, most: i64) -> i64 {
+pub(crate) fn seconds(rng: &mut Rng, most: i64) -> i64 {
     rng.between(0, most * S)
 }

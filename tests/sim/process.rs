@@ -4,12 +4,12 @@ use std::rc::Rc;
 
 use budget::{
     decision::{Attempt, Cause, Outcome, Priority},
-    holder::{Action, Holder, Local, LocalAsk, Spent},
-    lease::{HolderId, Incarnation, SyncAnswer},
+    lease::{HolderId, Incarnation},
 };
 
 use crate::{
     history::{Admission, Source},
+    model::{Action, Holder, Local, LocalAsk, Spent},
     oracle::{state::Held, windows::Beyond},
     scenario::Asker,
     time::{HostClock, MS},
@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// One process, dead or alive.
-pub struct Process {
+pub(crate) struct Process {
     pub name: HolderId,
     weight: i64,
     pub originals: f64,
@@ -41,10 +41,12 @@ pub struct Process {
     /// The next poll that counts.
     poll_at: i64,
     pub held: Option<Held>,
+    /// It is one of two that live under one incarnation: which case of that.
+    pub twin: Option<usize>,
 }
 
 /// An attempt that was admitted and is not settled.
-pub struct Sent {
+pub(crate) struct Sent {
     pub spent: Spent,
     pub admission: usize,
     pub permit: Option<usize>,
@@ -56,7 +58,7 @@ pub struct Sent {
 // === impl Process ===
 
 impl Process {
-    pub fn new(asker: &Asker, clock: HostClock, endpoint: usize) -> Self {
+    pub(crate) fn new(asker: &Asker, clock: HostClock, endpoint: usize) -> Self {
         Self {
             name: HolderId::new(&asker.name).unwrap(),
             weight: asker.weight,
@@ -74,10 +76,29 @@ impl Process {
             waiting: Vec::new(),
             poll_at: 0,
             held: None,
+            twin: None,
         }
     }
 
-    pub const fn lives(&self) -> bool {
+    /// A copy of it with all it has in memory.
+    pub(crate) fn copy(&self) -> Option<Self> {
+        let holder = self.holder.as_ref()?.clone();
+        Some(Self {
+            name: self.name.clone(),
+            holder: Some(holder),
+            held: self.held.clone(),
+            waiting: Vec::new(),
+            ..*self
+        })
+    }
+
+    /// When the step of its lease that is in force at `now` ends, by its clock.
+    fn step_end(&self, now: i64) -> i64 {
+        let tau = self.clock.read(now);
+        self.held.as_ref().and_then(|held| held.at(tau)).map_or(i64::MIN, |(end, _)| end)
+    }
+
+    pub(crate) const fn lives(&self) -> bool {
         self.holder.is_some()
     }
 }
@@ -86,7 +107,7 @@ impl Process {
 
 impl World {
     /// A process begins its next life.
-    pub fn start(&mut self, index: usize) {
+    pub(crate) fn start(&mut self, index: usize) {
         let incarnation = Incarnation(self.rng.bytes());
         let seed = self.rng.next_u64();
         let process = &mut self.processes[index];
@@ -95,21 +116,21 @@ impl World {
         process.suspended = None;
         process.waiting.clear();
         process.held = None;
-        process.holder = Some(Holder::new(process.name.clone(), incarnation, process.weight, self.scenario.timing, seed));
+        process.holder =
+            Some(Holder::new(process.name.clone(), incarnation, process.weight, self.scenario.timing, seed));
         self.new_stream(index);
         self.wake(index, self.now);
-        let offset = self.rng.between(0, 1_000 * MS);
-        self.later(index, self.now + offset, Inside::Ask);
+        self.resume_asking(index);
     }
 
     /// What it admits from now on is another incarnation's.
-    pub fn new_stream(&mut self, index: usize) {
+    pub(crate) fn new_stream(&mut self, index: usize) {
         self.processes[index].stream = self.streams;
         self.streams += 1;
         self.beyond.push(Beyond::default());
     }
 
-    pub fn end(&mut self, index: usize) {
+    pub(crate) fn end(&mut self, index: usize) {
         let process = &mut self.processes[index];
         process.life += 1;
         process.holder = None;
@@ -118,7 +139,7 @@ impl World {
         process.paused = false;
     }
 
-    pub fn go_on(&mut self, index: usize) {
+    pub(crate) fn go_on(&mut self, index: usize) {
         let now = self.now;
         let process = &mut self.processes[index];
         process.paused = false;
@@ -131,18 +152,31 @@ impl World {
         self.wake(index, now);
     }
 
+    /// Begins to ask.
+    pub(crate) fn resume_asking(&mut self, index: usize) {
+        let offset = self.rng.between(0, 1_000 * MS);
+        self.later(index, self.now + offset, Inside::Ask);
+    }
+
+    /// Notes what lease a process lives by.
+    fn note_held(&mut self, index: usize) {
+        let process = &mut self.processes[index];
+        let held = process.holder.as_ref().and_then(Holder::held);
+        process.held = held.map(|(name, value, curve, start_ns)| Held::new(&value, &curve, start_ns, name.epoch));
+    }
+
     fn later(&mut self, process: usize, at: i64, what: Inside) {
         let life = self.processes[process].life;
         self.queue.push(at, Event::Process { process, life, what });
     }
 
     /// Polls at `at` and forgets about other polls.
-    pub fn wake(&mut self, index: usize, at: i64) {
+    pub(crate) fn wake(&mut self, index: usize, at: i64) {
         self.processes[index].poll_at = at;
         self.later(index, at, Inside::Poll);
     }
 
-    pub fn inside(&mut self, index: usize, life: u32, what: Inside) {
+    pub(crate) fn inside(&mut self, index: usize, life: u32, what: Inside) {
         let process = &mut self.processes[index];
         if life != process.life || process.holder.is_none() {
             return;
@@ -156,7 +190,7 @@ impl World {
             Inside::Poll => self.poll(index),
             Inside::Reply { sequence, nonce, reply } => self.reply(index, sequence, nonce, &reply),
             Inside::Send(sent) => self.send(index, *sent),
-            Inside::Settle(sent) => self.settle(index, &sent),
+            Inside::Settle(sent) => self.settle(index, *sent),
         }
     }
 
@@ -205,12 +239,11 @@ impl World {
         if holder.fenced() {
             holder.reincarnate(incarnation);
             self.new_stream(index);
+            self.fenced(index);
         }
         let stream = usize::try_from(self.processes[index].stream).unwrap_or(0);
         self.beyond[stream].learn(&reply.rules);
-        if matches!(reply.answer, SyncAnswer::Granted(_)) {
-            self.note_held(index);
-        }
+        self.note_held(index);
         self.wake(index, now);
         self.check_state();
     }
@@ -242,7 +275,7 @@ impl World {
         let ask = LocalAsk { attempt, priority: Priority::Default, costs: &[] };
         match holder.share().reserve(tau, &ask) {
             Local::Admitted(spent) => self.admitted(index, spent, retry, Source::Lease),
-            Local::Denied(_) => {}
+            Local::Denied => {}
             Local::Short => {
                 let (endpoint, cut) = (process.endpoint, process.cut);
                 if !cut && self.coordinators.reaches(endpoint) {
@@ -261,13 +294,12 @@ impl World {
         let retry_micros = if retry { 1_000_000 } else { 0 };
         self.history.admissions.push(Admission { at: now, retry_micros, source, stream, unsent: false });
         let admission = self.history.admissions.len() - 1;
-        self.judge_use(index, source);
         let slots = self.coordinators.known[self.coordinators.published].numbers.slots_limited;
         let permit = slots.then(|| self.permit());
         let until = self.processes[index].step_end(now);
         let sent = Sent { spent, admission, permit, retry, until };
         match self.rng.below(100) {
-            0 => self.hand_back(index, &sent),
+            0 => self.hand_back(index, sent),
             1 => {
                 let at = now + self.rng.between(0, self.scenario.late_send_ms * MS);
                 self.later(index, at, Inside::Send(Box::new(sent)));
@@ -282,7 +314,7 @@ impl World {
         let tau = process.clock.read(self.now);
         let Some(holder) = &process.holder else { return };
         if !holder.share().check(&sent.spent, tau) {
-            self.hand_back(index, &sent);
+            self.hand_back(index, sent);
             return;
         }
         if self.history.admissions[sent.admission].source == Source::Lease && tau > sent.until {
@@ -293,23 +325,25 @@ impl World {
         if sent.permit.is_some() {
             self.later(index, self.now + hold, Inside::Settle(Box::new(sent)));
         } else {
-            self.settle(index, &sent);
+            self.settle(index, sent);
         }
     }
 
-    fn settle(&mut self, index: usize, sent: &Sent) {
+    fn settle(&mut self, index: usize, sent: Sent) {
         if let Some(permit) = sent.permit {
             self.permit_ends(permit);
         }
-        let Some(holder) = &self.processes[index].holder else { return };
+        let process = &self.processes[index];
+        let tau = process.clock.read(self.now);
+        let Some(holder) = &process.holder else { return };
         let outcome = if self.rng.chance(4, 5) { Outcome::Success } else { Outcome::Transient };
-        holder.share().settle(&sent.spent, outcome, &[]);
+        holder.share().settle(sent.spent, tau, outcome, &[]);
     }
 
-    fn hand_back(&mut self, index: usize, sent: &Sent) {
+    fn hand_back(&mut self, index: usize, sent: Sent) {
         let tau = self.processes[index].clock.read(self.now);
         let Some(holder) = &self.processes[index].holder else { return };
-        holder.share().hand_back(&sent.spent, tau);
+        holder.share().hand_back(sent.spent, tau);
         self.history.admissions[sent.admission].unsent = true;
         if let Some(permit) = sent.permit {
             self.permit_ends(permit);

@@ -10,7 +10,7 @@ use crate::net::Net;
 
 /// Something that happens to the world.
 #[derive(Clone, Debug)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// Network conditions change.
     Weather(Net),
     /// No messages between a process and all replicas.
@@ -54,7 +54,7 @@ pub enum Fault {
 
 /// A process that asks.
 #[derive(Clone, Debug)]
-pub struct Asker {
+pub(crate) struct Asker {
     /// Its holder id.
     pub name: String,
     pub weight: i64,
@@ -66,7 +66,7 @@ pub struct Asker {
 
 /// One run.
 #[derive(Clone, Debug)]
-pub struct Scenario {
+pub(crate) struct Scenario {
     pub family: &'static str,
     pub timing: Timing,
     /// The first is in force from the beginning.
@@ -95,7 +95,7 @@ pub struct Scenario {
 
 /// A stretch of time in which useful work is judged.
 #[derive(Clone, Copy, Debug)]
-pub enum Work {
+pub(crate) enum Work {
     /// Everything is well: at least so many percent of the policy are admitted.
     Calm { from_ms: i64, to_ms: i64, percent: i64 },
     /// Nothing answers from then on: at least 90% of what the curves carry is admitted.
@@ -105,24 +105,24 @@ pub enum Work {
 // === impl Scenario ===
 
 impl Scenario {
-    pub fn at(&mut self, at_ms: i64, fault: Fault) {
+    pub(crate) fn at(&mut self, at_ms: i64, fault: Fault) {
         self.faults.push((at_ms, fault));
     }
 
     /// The longest curve of any policy of this run.
-    pub fn longest_curve_ms(&self) -> i64 {
+    pub(crate) fn longest_curve_ms(&self) -> i64 {
         let total = |spec: &Spec| spec.lease.curve.iter().map(|step| step.duration_ms).sum();
         self.policies.iter().map(total).max().unwrap_or(0)
     }
 
     /// Longest life of what a lost ledger granted: curve + m + σ.
-    pub fn quarantine_ms(&self) -> i64 {
+    pub(crate) fn quarantine_ms(&self) -> i64 {
         self.longest_curve_ms() + self.timing.margin_ms + self.timing.overlap_ms
     }
 }
 
 /// A policy with leases: so many per second, bursts, a ratio and a floor per second.
-pub fn spec(rate: u32, burst: i64, ratio_ppm: i64, retry_burst: i64, floor: u32, curve: &[(i64, i64)]) -> Spec {
+pub(crate) fn spec(rate: u32, burst: i64, ratio_ppm: i64, retry_burst: i64, floor: u32, curve: &[(i64, i64)]) -> Spec {
     let per_second = |tokens| Rate::new(tokens, budget::units::Period::Second).unwrap();
     let curve = curve.iter().map(|(percent, duration_ms)| budget::policy::CurveStep {
         part_ppm: percent * 10_000,

@@ -1,7 +1,7 @@
 //! Scenarios made from seeds: random ones, and families that aim at one rule each.
 
-pub mod directed;
-pub mod random;
+pub(crate) mod directed;
+pub(crate) mod random;
 
 use budget::{lease::Timing, policy::Spec};
 
@@ -12,23 +12,32 @@ use crate::{
 };
 
 /// Curves in percent and milliseconds. Short ones let a run see many ends.
-pub const CURVES: [&[(i64, i64)]; 4] =
-    [&[(100, 20_000), (50, 100_000)], &[(100, 8_000), (50, 22_000)], &[(100, 10_000), (60, 10_000), (25, 20_000)], &[(100, 12_000)]];
+pub(crate) const CURVES: [&[(i64, i64)]; 4] = [
+    &[(100, 20_000), (50, 100_000)],
+    &[(100, 8_000), (50, 22_000)],
+    &[(100, 10_000), (60, 10_000), (25, 20_000)],
+    &[(100, 12_000)],
+];
+
+/// One of them.
+pub(crate) fn any_curve(rng: &mut Rng) -> &'static [(i64, i64)] {
+    CURVES[usize::try_from(rng.below(4)).unwrap()]
+}
 
 /// A policy of some size.
-pub fn any_spec(rng: &mut Rng) -> Spec {
+pub(crate) fn any_spec(rng: &mut Rng) -> Spec {
     let rate = u32::try_from(rng.between(8, 60)).unwrap();
     let burst = rng.between(i64::from(rate) / 3 + 4, i64::from(rate) * 3);
     let ratio_ppm = *rng.pick(&[50_000, 100_000, 200_000, 500_000]);
     let retry_burst = rng.between(6, 40);
     let floor = u32::try_from(rng.between(0, 2)).unwrap();
-    let mut spec = spec(rate, burst, ratio_ppm, retry_burst, floor, rng.pick(&CURVES));
+    let mut spec = spec(rate, burst, ratio_ppm, retry_burst, floor, any_curve(rng));
     spec.lease.part_ppm = *rng.pick(&[800_000, 800_000, 500_000, 1_000_000]);
     spec
 }
 
 /// Askers that together want so many times the rate of the policy, in originals.
-pub fn askers(rng: &mut Rng, count: usize, spec: &Spec, times: f64) -> Vec<Asker> {
+pub(crate) fn askers(rng: &mut Rng, count: usize, spec: &Spec, times: f64) -> Vec<Asker> {
     let rate = spec.admission.map_or(0, |limit| limit.rate.micros_per_second()) as f64 / 1e6;
     let parts: Vec<f64> = (0..count).map(|_| rng.between(1, 4) as f64).collect();
     let whole: f64 = parts.iter().sum();
@@ -43,7 +52,7 @@ pub fn askers(rng: &mut Rng, count: usize, spec: &Spec, times: f64) -> Vec<Asker
 }
 
 /// An uneventful scenario: demand is twice the policy, retries are asked for at three times the ratio.
-pub fn plain(family: &'static str, rng: &mut Rng, spec: Spec, holders: usize) -> Scenario {
+pub(crate) fn plain(family: &'static str, rng: &mut Rng, spec: Spec, holders: usize) -> Scenario {
     let askers = askers(rng, holders, &spec, 2.0);
     let rate = spec.admission.map_or(0, |limit| limit.rate.micros_per_second()) as f64 / 1e6;
     Scenario {
@@ -66,7 +75,7 @@ pub fn plain(family: &'static str, rng: &mut Rng, spec: Spec, holders: usize) ->
 }
 
 /// Ends a scenario: at `at_ms` all that can be healed is, and there is calm for long enough to judge the return.
-pub fn heal(scenario: &mut Scenario, at_ms: i64) {
+pub(crate) fn heal(scenario: &mut Scenario, at_ms: i64) {
     use crate::scenario::Fault;
     scenario.at(at_ms, Fault::Weather(Net::GOOD));
     for replica in 0..scenario.replicas {

@@ -5,9 +5,9 @@ use std::{collections::VecDeque, sync::Arc};
 use budget::{
     decision::Stale,
     ids::PolicyVersion,
-    lease::{Epoch, Ground},
+    lease::{Epoch, FallbackRules, Ground, LocalOriginals, Rules},
     ledger::{Ledger, Start},
-    policy::{Numbers, Policy},
+    policy::{FallbackOriginals, FallbackRetries, Numbers, Policy},
 };
 
 use crate::{
@@ -17,19 +17,19 @@ use crate::{
 };
 
 /// Copies of the ledger are kept for so many milliseconds.
-pub const COPIES_MS: i64 = 60_000;
+pub(crate) const COPIES_MS: i64 = 60_000;
 /// And made so often.
-pub const COPY_EVERY_MS: i64 = 500;
+pub(crate) const COPY_EVERY_MS: i64 = 500;
 
 /// A policy as replicas know it.
-pub struct Known {
+pub(crate) struct Known {
     pub version: PolicyVersion,
     pub policy: Policy,
     pub numbers: Arc<Numbers>,
 }
 
 /// One process of the store.
-pub struct Master {
+pub(crate) struct Master {
     pub identity: i64,
     pub ledger: Option<Ledger>,
     pub clock: WallClock,
@@ -43,7 +43,7 @@ pub struct Master {
 }
 
 /// One process of budgetd.
-pub struct Replica {
+pub(crate) struct Replica {
     pub alive: bool,
     /// It cannot reach the stores.
     pub cut: bool,
@@ -57,13 +57,13 @@ pub struct Replica {
 }
 
 /// How a call on the store ended.
-pub enum Called<T> {
+pub(crate) enum Called<T> {
     Away,
     Done(T),
 }
 
 /// Stores, replicas and what they share.
-pub struct Coordinators {
+pub(crate) struct Coordinators {
     pub known: Vec<Known>,
     /// The latest policy published.
     pub published: usize,
@@ -81,22 +81,74 @@ pub struct Coordinators {
 // === impl Master ===
 
 impl Master {
-    pub fn new(rng: &mut Rng, ledger: Option<Ledger>, clock: WallClock) -> Self {
+    pub(crate) fn new(rng: &mut Rng, ledger: Option<Ledger>, clock: WallClock) -> Self {
         let identity = bits(rng);
         Self { identity, ledger, clock, running: true, dead: false, in_force: None, epoch: Epoch::default() }
     }
 }
 
 /// 52 random bits, not 0.
-pub fn bits(rng: &mut Rng) -> i64 {
+pub(crate) fn bits(rng: &mut Rng) -> i64 {
     rng.between(1, (1 << 52) - 1)
 }
 
 // === impl Coordinators ===
 
 impl Coordinators {
+    pub(crate) fn new(known: Vec<Known>, master: Master, replicas: Vec<Replica>, fresh: bool) -> Self {
+        Self {
+            known,
+            published: 0,
+            masters: vec![master],
+            current: 0,
+            replicas,
+            copies: VecDeque::new(),
+            fresh,
+            first_epoch: true,
+        }
+    }
+
+    /// What a replica tells holders of the policy, with so many holders about.
+    pub(crate) fn rules(&self, replica: usize, holders: i64) -> Rules {
+        let known = &self.known[self.replicas[replica].policy];
+        let sharers = i64::try_from(self.replicas.len()).unwrap_or(1) + holders;
+        let numbers = &known.numbers;
+        let spec = known.policy.spec();
+        let originals = match known.policy.fallback_originals() {
+            FallbackOriginals::Deny => LocalOriginals::Deny,
+            FallbackOriginals::Allow => LocalOriginals::Allow,
+            FallbackOriginals::Rate(rate) => LocalOriginals::Rate(rate.micros_per_second()),
+            FallbackOriginals::Part(part_ppm) => {
+                let rate = spec.admission.map_or(0, |limit| {
+                    let (num, den) = limit.rate.part_fraction(part_ppm, sharers);
+                    num * 1_000 / den
+                });
+                LocalOriginals::Rate(rate)
+            }
+        };
+        Rules {
+            version: known.version,
+            shadow: numbers.shadow,
+            retries_off: numbers.retries_off,
+            limited: numbers.admission.is_some(),
+            slots_limited: numbers.slots_limited,
+            deposit_micros: numbers.deposit_micros,
+            earn_on_success: numbers.earn_on_success,
+            retry_cost_micros: numbers.retry_cost_micros,
+            max_attempts: numbers.max_attempts,
+            permit_ttl_ms: numbers.permit_ttl_ms,
+            priority_ppm: numbers.priority_ppm,
+            units: numbers.units.iter().map(|(unit, _)| *unit).collect(),
+            fallback: FallbackRules {
+                originals,
+                retries_earned: spec.fallback_retries == FallbackRetries::Earned,
+                units: Box::default(),
+            },
+        }
+    }
+
     /// Calls the ledger through a replica, as budgetd does: what is stale is read again and sent once more.
-    pub fn call<T>(
+    pub(crate) fn call<T>(
         &mut self,
         replica: usize,
         beat: bool,
@@ -139,7 +191,7 @@ impl Coordinators {
     }
 
     /// Tells the history by which policy the master decides and whether it opened an epoch.
-    fn note(&mut self, replica: usize, now: i64, history: &mut History) {
+    pub(crate) fn note(&mut self, replica: usize, now: i64, history: &mut History) {
         let master = &mut self.masters[self.replicas[replica].master];
         let Some(ledger) = &master.ledger else { return };
         let version = ledger.version();
@@ -158,13 +210,13 @@ impl Coordinators {
         }
     }
 
-    pub fn reaches(&self, replica: usize) -> bool {
+    pub(crate) fn reaches(&self, replica: usize) -> bool {
         let caller = &self.replicas[replica];
         let master = &self.masters[caller.master];
         caller.alive && !caller.cut && master.running && !master.dead
     }
 
-    pub fn copy(&mut self, now: i64) {
+    pub(crate) fn copy(&mut self, now: i64) {
         self.copies.push_back((now, self.masters[self.current].ledger.clone()));
         while self.copies.front().is_some_and(|(at, _)| *at < now - COPIES_MS * MS) {
             self.copies.pop_front();
@@ -172,14 +224,14 @@ impl Coordinators {
     }
 
     /// The state as it was so long ago; the oldest there is at most.
-    pub fn state_before(&self, back_ms: i64, now: i64) -> Option<Ledger> {
+    pub(crate) fn state_before(&self, back_ms: i64, now: i64) -> Option<Ledger> {
         let at = now - back_ms * MS;
         let copy = self.copies.iter().rev().find(|(copied, _)| *copied <= at).or_else(|| self.copies.front());
         copy.and_then(|(_, ledger)| ledger.clone())
     }
 
     /// A new master takes over; replicas turn to it when they are told to.
-    pub fn replace(&mut self, rng: &mut Rng, ledger: Option<Ledger>) -> usize {
+    pub(crate) fn replace(&mut self, rng: &mut Rng, ledger: Option<Ledger>) -> usize {
         let clock = self.masters[self.current].clock;
         self.masters.push(Master::new(rng, ledger, clock));
         self.current = self.masters.len() - 1;
@@ -188,16 +240,12 @@ impl Coordinators {
     }
 
     /// A master is gone; who is still connected to it turns to the current one.
-    pub fn bury(&mut self, master: usize) {
+    pub(crate) fn bury(&mut self, master: usize) {
         self.masters[master].dead = true;
         for replica in &mut self.replicas {
             if replica.master == master {
                 replica.master = self.current;
             }
         }
-    }
-
-    pub fn living(&self) -> impl Iterator<Item = &Master> {
-        self.masters.iter().filter(|master| !master.dead)
     }
 }

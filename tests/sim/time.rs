@@ -5,12 +5,12 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 use budget::guard::{Guard, on};
 
 /// Nanoseconds in a millisecond.
-pub const MS: i64 = 1_000_000;
+pub(crate) const MS: i64 = 1_000_000;
 /// Nanoseconds in a second.
-pub const S: i64 = 1_000 * MS;
+pub(crate) const S: i64 = 1_000 * MS;
 
 /// Events in the order of their time, then of their making.
-pub struct Queue<E> {
+pub(crate) struct Queue<E> {
     heap: BinaryHeap<Reverse<Entry<E>>>,
     made: u64,
 }
@@ -23,14 +23,14 @@ struct Entry<E> {
 
 /// The clock of one host: drifts, and goes on in suspend.
 #[derive(Clone, Copy, Debug)]
-pub struct HostClock {
+pub(crate) struct HostClock {
     offset: i64,
     ppm: i64,
 }
 
 /// The wall clock of one store, in milliseconds: drifts and jumps.
 #[derive(Clone, Copy, Debug)]
-pub struct WallClock {
+pub(crate) struct WallClock {
     offset_ms: i64,
     ppm: i64,
 }
@@ -38,16 +38,16 @@ pub struct WallClock {
 // === impl Queue ===
 
 impl<E> Queue<E> {
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { heap: BinaryHeap::new(), made: 0 }
     }
 
-    pub fn push(&mut self, at: i64, event: E) {
+    pub(crate) fn push(&mut self, at: i64, event: E) {
         self.made += 1;
         self.heap.push(Reverse(Entry { at, made: self.made, event }));
     }
 
-    pub fn pop(&mut self) -> Option<(i64, E)> {
+    pub(crate) fn pop(&mut self) -> Option<(i64, E)> {
         self.heap.pop().map(|Reverse(entry)| (entry.at, entry.event))
     }
 }
@@ -80,24 +80,24 @@ fn drifted(at: i64, ppm: i64) -> i64 {
 
 impl HostClock {
     /// Booted `offset` nanoseconds before the world began.
-    pub const fn new(offset: i64, ppm: i64) -> Self {
+    pub(crate) const fn new(offset: i64, ppm: i64) -> Self {
         Self { offset, ppm }
     }
 
     /// Its reading at a true time, in nanoseconds.
-    pub fn read(&self, at: i64) -> i64 {
+    pub(crate) fn read(&self, at: i64) -> i64 {
         self.offset + drifted(at, self.ppm)
     }
 
     /// A true time at which it reads at least this.
-    pub fn when(&self, reading: i64) -> i64 {
+    pub(crate) fn when(&self, reading: i64) -> i64 {
         let passed = reading - self.offset;
         // A microsecond later covers what rounding left out.
         passed - passed / 1_000_000 * self.ppm + passed.abs() / 1_000_000 + 2_000
     }
 
     /// The host was suspended for so long.
-    pub fn suspended(&mut self, for_ns: i64) {
+    pub(crate) fn suspended(&mut self, for_ns: i64) {
         if !on(Guard::SuspendCounts) {
             self.offset -= for_ns;
         }
@@ -107,15 +107,15 @@ impl HostClock {
 // === impl WallClock ===
 
 impl WallClock {
-    pub const fn new(offset_ms: i64, ppm: i64) -> Self {
+    pub(crate) const fn new(offset_ms: i64, ppm: i64) -> Self {
         Self { offset_ms, ppm }
     }
 
-    pub fn read_ms(&self, at: i64) -> i64 {
+    pub(crate) fn read_ms(&self, at: i64) -> i64 {
         self.offset_ms + drifted(at, self.ppm) / MS
     }
 
-    pub const fn jump(&mut self, by_ms: i64) {
+    pub(crate) const fn jump(&mut self, by_ms: i64) {
         self.offset_ms += by_ms;
     }
 }

@@ -12,7 +12,7 @@ use budget::{
 use crate::{
     history::{Admission, History, Quota, Source},
     net::Net,
-    oracle::state::Sums,
+    oracle::{state::Twins, windows::Beyond},
     process::{Process, Sent},
     rng::Rng,
     scenario::Scenario,
@@ -21,10 +21,10 @@ use crate::{
 };
 
 /// Direct callers have this stream.
-pub const NOBODY: u32 = u32::MAX;
+pub(crate) const NOBODY: u32 = u32::MAX;
 
 /// What happens at some time.
-pub enum Event {
+pub(crate) enum Event {
     /// By its index in the scenario.
     Fault(usize),
     /// Half a second has passed.
@@ -48,7 +48,7 @@ pub enum Event {
 }
 
 /// What happens in a process, later if it is paused.
-pub enum Inside {
+pub(crate) enum Inside {
     Ask,
     Poll,
     Reply { sequence: i64, nonce: i64, reply: Rc<Reply> },
@@ -57,13 +57,13 @@ pub enum Inside {
 }
 
 /// What a replica answers to a request.
-pub struct Reply {
+pub(crate) struct Reply {
     pub answer: SyncAnswer,
     pub rules: budget::lease::Rules,
 }
 
 /// Everything that exists.
-pub struct World {
+pub(crate) struct World {
     pub now: i64,
     pub rng: Rng,
     pub queue: Queue<Event>,
@@ -73,7 +73,12 @@ pub struct World {
     pub processes: Vec<Process>,
     pub streams: u32,
     pub history: History,
-    pub sums: Sums,
+    /// What each incarnation may admit beyond its curve.
+    pub beyond: Vec<Beyond>,
+    /// Cases of two processes under one incarnation.
+    pub twins: Vec<Twins>,
+    /// The forward jump that counts for those after it.
+    pub last_jump: Option<i64>,
     /// Retries that direct callers owe to their originals.
     direct_retries: f64,
 }
@@ -81,7 +86,7 @@ pub struct World {
 // === impl World ===
 
 impl World {
-    pub fn new(seed: u64, scenario: Rc<Scenario>) -> Self {
+    pub(crate) fn new(seed: u64, scenario: Rc<Scenario>) -> Self {
         let mut rng = Rng::new(seed);
         let longest_curve_ms = scenario.longest_curve_ms();
         let known: Vec<_> = (scenario.policies.iter().enumerate())
@@ -120,7 +125,9 @@ impl World {
             processes: Vec::new(),
             streams: 0,
             history,
-            sums: Sums::default(),
+            beyond: Vec::new(),
+            twins: Vec::new(),
+            last_jump: None,
             direct_retries: 0.0,
             rng,
             scenario,
@@ -153,7 +160,7 @@ impl World {
     }
 
     /// Runs to the end, or to the first violation.
-    pub fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         let end = self.scenario.duration_ms * MS;
         while let Some((at, event)) = self.queue.pop() {
             if at > end || self.history.violation.is_some() {
@@ -174,6 +181,7 @@ impl World {
             Event::Tick => {
                 self.history.note_bound(self.now);
                 self.coordinators.copy(self.now);
+                self.history.held.push((self.now, self.all_held().rate));
                 self.check_levels();
                 self.queue.push(self.now + COPY_EVERY_MS * MS, Event::Tick);
             }
@@ -206,10 +214,8 @@ impl World {
             return;
         }
         let Self { coordinators, history, rng, now, .. } = self;
-        let called = coordinators.call(replica, false, *now, rng, history, |ledger, ground| {
-            let answer = ledger.sync(ask, ground);
-            (answer, ledger.holders())
-        });
+        let called = coordinators
+            .call(replica, false, *now, rng, history, |ledger, ground| (ledger.sync(ask, ground), ledger.holders()));
         let Called::Done((answer, holders)) = called else { return };
         let master = &self.coordinators.masters[self.coordinators.replicas[replica].master];
         if let Some(ledger) = &master.ledger
@@ -242,7 +248,7 @@ impl World {
     }
 
     /// A Reserve at the store.
-    pub fn reserve(&mut self, process: Option<usize>, replica: usize, retry: bool) {
+    pub(crate) fn reserve(&mut self, process: Option<usize>, replica: usize, retry: bool) {
         if process.is_some_and(|process| self.processes[process].cut) {
             return;
         }
@@ -268,13 +274,13 @@ impl World {
     }
 
     /// A permit begins; it ends with its life unless it is shortened.
-    pub fn permit(&mut self) -> usize {
+    pub(crate) fn permit(&mut self) -> usize {
         let ttl = self.history.permit_ttl_ms * MS;
         self.history.permits.push((self.now, self.now + ttl));
         self.history.permits.len() - 1
     }
 
-    pub fn permit_ends(&mut self, permit: usize) {
+    pub(crate) fn permit_ends(&mut self, permit: usize) {
         let end = &mut self.history.permits[permit].1;
         *end = self.now.min(*end);
     }
@@ -290,7 +296,7 @@ impl World {
 }
 
 /// Between two events of which there are so many per second.
-pub fn gap(rng: &mut Rng, per_second: f64) -> i64 {
+pub(crate) fn gap(rng: &mut Rng, per_second: f64) -> i64 {
     let mean = 1e9 / per_second.max(1e-3);
     let mean = (mean.min(1e13)) as i64;
     rng.between(mean / 5, mean * 9 / 5)

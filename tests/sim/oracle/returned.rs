@@ -6,7 +6,7 @@ use crate::{history::History, store::Called, time::MS, world::World};
 
 impl World {
     /// T4, at the end of a run that ended well.
-    pub fn judge_return(&mut self) -> Result<(), String> {
+    pub(crate) fn judge_return(&mut self) -> Result<(), String> {
         let scenario = std::rc::Rc::clone(&self.scenario);
         let Some(calm_from_ms) = scenario.calm_from_ms else { return Ok(()) };
         let timing = &scenario.timing;
@@ -27,7 +27,7 @@ impl World {
         }
         // What the dead had is back.
         let Self { coordinators, history, rng, now, .. } = self;
-        let called = coordinators.call(0, false, *now, rng, history, |ledger, _| ledger.list_holders());
+        let called = coordinators.call(0, false, *now, rng, history, |ledger, _| ledger.list_holders(None, 1_000));
         let Called::Done(holders) = called else { return Err("T4: nothing answers".to_owned()) };
         match holders.iter().find(|view| view.charged.rate > 0 && !alive.contains(&view.holder)) {
             Some(view) => Err(format!("T4: {:?} is dead and still charged {:?}", view.holder, view.charged)),
@@ -37,7 +37,7 @@ impl World {
 }
 
 /// T5: permits in flight are at most `max_in_flight`, and as many again for each epoch opened within a permit's life.
-pub fn judge_permits(history: &History) -> Result<(), String> {
+pub(crate) fn judge_permits(history: &History) -> Result<(), String> {
     let mut ends = Vec::new();
     for (from, to) in &history.permits {
         ends.push((*from, 1_i64));

@@ -3,15 +3,11 @@
 
 use budget::lease::{Amounts, Curve};
 
-use crate::{
-    history::{Quota, Source},
-    time::MS,
-    world::World,
-};
+use crate::{history::Quota, time::MS, world::World};
 
 /// The parts that are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Part {
+pub(crate) struct Part {
     pub rate: i64,
     pub burst: i64,
     pub retry_burst: i64,
@@ -20,20 +16,31 @@ pub struct Part {
 
 /// A lease as its holder uses it: until when by its clock, and what.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub(crate) struct Held {
     pub steps: Vec<(i64, Part)>,
     /// Whether this epoch's ledger granted it.
     pub epoch: budget::lease::Epoch,
 }
 
+/// Two processes that live under one incarnation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Twins {
+    pub since: i64,
+    /// One was fenced, or what they had at first is over.
+    pub until: i64,
+    pub lease: Part,
+    /// Which widening of the bound.
+    pub widening: usize,
+}
+
 // === impl Part ===
 
 impl Part {
-    pub const fn of(amounts: &Amounts) -> Self {
+    pub(crate) const fn of(amounts: &Amounts) -> Self {
         Self { rate: amounts.rate, burst: amounts.burst, retry_burst: amounts.retry_burst, slots: amounts.slots }
     }
 
-    pub const fn plus(self, other: Self) -> Self {
+    pub(crate) const fn plus(self, other: Self) -> Self {
         Self {
             rate: self.rate + other.rate,
             burst: self.burst + other.burst,
@@ -54,7 +61,7 @@ impl Part {
 
 impl Held {
     /// A lease that began at `start_ns` by the holder's clock.
-    pub fn new(value: &Amounts, curve: &Curve, start_ns: i64, epoch: budget::lease::Epoch) -> Self {
+    pub(crate) fn new(value: &Amounts, curve: &Curve, start_ns: i64, epoch: budget::lease::Epoch) -> Self {
         let mut end = start_ns;
         let steps = (curve.0.iter())
             .map(|step| {
@@ -66,7 +73,7 @@ impl Held {
     }
 
     /// What it carries at a reading of the holder's clock, and until when.
-    pub fn at(&self, tau: i64) -> Option<(i64, Part)> {
+    pub(crate) fn at(&self, tau: i64) -> Option<(i64, Part)> {
         self.steps.iter().find(|(end, _)| tau < *end).copied()
     }
 }
@@ -75,22 +82,41 @@ impl Held {
 
 impl World {
     /// What a process may use now.
-    pub fn held_now(&self, index: usize) -> Part {
+    pub(crate) fn held_now(&self, index: usize) -> Part {
         let process = &self.processes[index];
         let tau = process.clock.read(self.now);
         process.held.as_ref().and_then(|held| held.at(tau)).map_or_else(Part::default, |(_, part)| part)
     }
 
     /// What all processes may use now.
-    pub fn all_held(&self) -> Part {
+    pub(crate) fn all_held(&self) -> Part {
         (0..self.processes.len()).fold(Part::default(), |sum, index| sum.plus(self.held_now(index)))
     }
 
+    fn twins_allowed(&self) -> Part {
+        let now = self.now;
+        self.twins.iter().filter(|case| case.until >= now).fold(Part::default(), |sum, case| sum.plus(case.lease))
+    }
+
+    /// Judges the levels of the ledgers against their caps.
+    pub(crate) fn check_levels(&mut self) {
+        for master in self.coordinators.masters.iter().filter(|master| !master.dead) {
+            let Some(probe) = master.ledger.as_ref().and_then(|ledger| ledger.probe()) else { continue };
+            let (admission, retry) = probe.levels;
+            if admission > probe.direct.burst || retry > probe.direct.retry_burst {
+                self.history.violated(self.now, "T3", || {
+                    format!("central levels {:?} exceed {:?}", probe.levels, probe.direct)
+                });
+                return;
+            }
+        }
+    }
+
     /// Judges the sums. Cheap: it runs after every event that could change one.
-    pub fn check_state(&mut self) {
+    pub(crate) fn check_state(&mut self) {
         let held = self.all_held();
         let bound = self.history.bound();
-        let copies = self.clones_allowed();
+        let copies = self.twins_allowed();
         let mut direct = Part::default();
         for master in self.coordinators.masters.iter().filter(|master| !master.dead) {
             let Some(probe) = master.ledger.as_ref().and_then(|ledger| ledger.probe()) else { continue };
@@ -100,7 +126,10 @@ impl World {
             let known = Part::of(&probe.charged).plus(Part::of(&probe.unknown)).plus(part);
             if !known.within(bound) {
                 self.history.violated(self.now, "T3", || {
-                    format!("charged {:?} + unknown {:?} + direct {part:?} exceed {bound:?}", probe.charged, probe.unknown)
+                    format!(
+                        "charged {:?} + unknown {:?} + direct {part:?} exceed {bound:?}",
+                        probe.charged, probe.unknown
+                    )
                 });
                 return;
             }

@@ -5,6 +5,8 @@
 
 use std::collections::HashMap;
 
+use budget::lease::{LocalOriginals, Rules};
+
 use crate::{
     history::{Admission, History, Quota, Source},
     time::{MS, S},
@@ -15,12 +17,27 @@ const DRIFT_PPM: i128 = 1_000;
 
 /// What one incarnation may admit beyond its curve.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Beyond {
-    /// Micro-tokens per second; none: all.
-    pub rate: Option<i64>,
+pub(crate) struct Beyond {
+    /// Micro-tokens per second.
+    pub rate: i64,
+    /// Everything.
+    pub all: bool,
     /// One token at most is held.
     pub ratio: i64,
     pub earned: bool,
+}
+
+impl Beyond {
+    /// What a reply tells; the largest counts.
+    pub(crate) fn learn(&mut self, rules: &Rules) {
+        self.ratio = self.ratio.max(rules.deposit_micros);
+        self.earned |= rules.fallback.retries_earned;
+        match rules.fallback.originals {
+            LocalOriginals::Deny => {}
+            LocalOriginals::Allow => self.all = true,
+            LocalOriginals::Rate(rate) => self.rate = self.rate.max(rate),
+        }
+    }
 }
 
 /// A level that drains at the rate and fills with what is admitted: the excess of the worst window that ends now.
@@ -35,7 +52,7 @@ struct Excess {
 
 /// Micro-tokens per second over nanoseconds, in millionths of micro-tokens, with drift.
 fn refill(rate: i64, from: i64, to: i64) -> i128 {
-    i128::from(rate) * i128::from(to - from) * (1_000_000 + DRIFT_PPM) / i128::from(S) 
+    i128::from(rate) * i128::from(to - from) * (1_000_000 + DRIFT_PPM) / i128::from(S)
 }
 
 const FINE: i128 = 1_000_000;
@@ -60,7 +77,7 @@ impl Excess {
 }
 
 /// Judges a run. `beyond` tells the fallback of each incarnation.
-pub fn judge(history: &History, beyond: &[Beyond]) -> Result<(), String> {
+pub(crate) fn judge(history: &History, beyond: &[Beyond]) -> Result<(), String> {
     let mut admissions = Excess::new();
     let mut retries = Excess::new();
     let mut bounds = history.bounds.iter().peekable();
@@ -126,7 +143,8 @@ fn pass(admissions: &mut Excess, retries: &mut Excess, bound: Quota, from: i64, 
 /// The sum of the named terms whose cause falls into the windows, or into the curve before them.
 fn widened(history: &History, since: i64, retries_since: i64, now: i64, bound: Quota) -> (i64, i64) {
     let curve = bound.curve_ms * MS;
-    let within = |since: i64| history.widenings.iter().filter(move |cause| cause.at >= since - curve && cause.at <= now);
+    let within =
+        |since: i64| history.widenings.iter().filter(move |cause| cause.at >= since - curve && cause.at <= now);
     let admissions = within(since).map(|cause| cause.admissions).sum();
     (admissions, within(retries_since).map(|cause| cause.retries).sum())
 }
@@ -144,11 +162,11 @@ impl Fallback {
     }
 
     fn judge(&mut self, admission: &Admission, rules: Beyond) -> Result<(), String> {
-        let rate = rules.rate.unwrap_or(0);
+        let rate = rules.rate;
         self.admissions = (self.admissions - refill(rate, self.at, admission.at)).max(0) + 1_000_000 * FINE;
         self.at = admission.at;
         let burst = rate.max(1_000_000);
-        if rules.rate.is_some() && self.admissions > i128::from(burst + rate / 1_000 + 1) * FINE {
+        if !rules.all && self.admissions > i128::from(burst + rate / 1_000 + 1) * FINE {
             return Err(format!(
                 "T1 at {} ms: incarnation {} exceeds its fallback of {rate} micro-tokens per second: {} micro-tokens",
                 admission.at / MS,

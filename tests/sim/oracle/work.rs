@@ -7,7 +7,7 @@ use crate::{
 };
 
 /// Judges the stretches that a scenario names; what is asked for there is more than what may be admitted.
-pub fn judge(history: &History, works: &[Work]) -> Result<(), String> {
+pub(crate) fn judge(history: &History, works: &[Work]) -> Result<(), String> {
     for work in works {
         let (from_ms, to_ms) = match *work {
             Work::Calm { from_ms, to_ms, .. } | Work::Outage { from_ms, to_ms } => (from_ms, to_ms),

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// A random scenario: one to three times the usual amount of faults.
-pub fn scenario(rng: &mut Rng) -> Scenario {
+pub(crate) fn scenario(rng: &mut Rng) -> Scenario {
     let first = any_spec(rng);
     let holders = usize::try_from(rng.between(2, 8)).unwrap();
     let mut scenario = plain("random", rng, first, holders);
@@ -158,7 +158,7 @@ fn fault(rng: &mut Rng, scenario: &mut Scenario, at_ms: i64) {
 }
 
 /// Dies and starts again and again.
-pub fn crash_loop(rng: &mut Rng, scenario: &mut Scenario, process: usize, from_ms: i64) {
+pub(crate) fn crash_loop(rng: &mut Rng, scenario: &mut Scenario, process: usize, from_ms: i64) {
     let mut at_ms = from_ms;
     for _ in 0..rng.between(2, 8) {
         scenario.at(at_ms, Fault::Kill(process));
