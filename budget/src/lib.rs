@@ -34,6 +34,7 @@ pub mod bucket;
 pub mod decision;
 pub mod fallback;
 pub mod guard;
+pub mod holder;
 pub mod ids;
 pub mod lease;
 pub mod ledger;

@@ -28,10 +28,7 @@ impl World {
                 self.coordinators.replace(&mut self.rng, ledger);
                 self.coordinators.bury(old);
             }
-            Fault::Flush => {
-                let current = self.coordinators.current;
-                self.coordinators.masters[current].ledger = None;
-            }
+            Fault::Flush => self.coordinators.flush(),
             Fault::FailOver { back_ms, overlap_ms } => self.fail_over(back_ms, overlap_ms),
             Fault::Jump(by_ms) => self.jump(by_ms),
             Fault::Pause(process, true) => self.processes[process].paused = true,
@@ -61,7 +58,10 @@ impl World {
                     }
                 }
             }
-            Fault::Demand(process, percent) => self.processes[process].demand = percent,
+            Fault::Demand(process, percent) => {
+                self.processes[process].demand = percent;
+                self.resume_asking(process);
+            }
             Fault::Revoke(process) => {
                 let name = self.processes[process].name.clone();
                 let Self { coordinators, history, rng, now, .. } = self;
@@ -114,9 +114,11 @@ impl World {
 
     /// It tells the coordinator that it stops, and stops a moment later.
     fn farewell(&mut self, process: usize) {
+        let tau = self.processes[process].clock.read(self.now);
         if let Some(holder) = &mut self.processes[process].holder {
-            holder.leave();
+            holder.leave(tau);
             self.processes[process].demand = 0;
+            self.processes[process].held = None;
             self.wake(process, self.now);
         }
     }

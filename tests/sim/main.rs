@@ -8,12 +8,11 @@ extern crate budget_guarded as budget;
 
 mod faults;
 mod history;
-mod model;
 mod net;
 mod oracle;
 mod process;
 #[path = "../src/rng.rs"]
-#[allow(dead_code, reason = "shared with the other tests")]
+#[allow(dead_code, unreachable_pub, reason = "shared with the other tests")]
 mod rng;
 mod run;
 mod scenario;

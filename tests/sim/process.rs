@@ -4,22 +4,25 @@ use std::rc::Rc;
 
 use budget::{
     decision::{Attempt, Cause, Outcome, Priority},
-    lease::{HolderId, Incarnation},
+    holder::{self, Action, Holder, Local, LocalAsk, Spent, State},
+    lease::{FallbackRules, HolderId, Incarnation, LocalOriginals},
 };
 
 use crate::{
     history::{Admission, Source},
-    model::{Action, Holder, Local, LocalAsk, Spent},
     oracle::{state::Held, windows::Beyond},
     scenario::Asker,
-    time::{HostClock, MS},
+    time::{HostClock, MS, S},
     world::{Event, Inside, Reply, World, gap},
 };
+
+/// Micro-tokens per second of a process that was never told the policy.
+pub(crate) const NEVER_TOLD_RATE: i64 = 2_000_000;
 
 /// One process, dead or alive.
 pub(crate) struct Process {
     pub name: HolderId,
-    weight: i64,
+    pub weight: i64,
     pub originals: f64,
     /// Percent of `originals` that it asks for now.
     pub demand: u64,
@@ -40,6 +43,8 @@ pub(crate) struct Process {
     waiting: Vec<Inside>,
     /// The next poll that counts.
     poll_at: i64,
+    /// The next ask that counts.
+    ask_at: i64,
     pub held: Option<Held>,
     /// It is one of two that live under one incarnation: which case of that.
     pub twin: Option<usize>,
@@ -50,7 +55,6 @@ pub(crate) struct Sent {
     pub spent: Spent,
     pub admission: usize,
     pub permit: Option<usize>,
-    pub retry: bool,
     /// When the step of the lease it was taken from ends, by the holder's clock.
     pub until: i64,
 }
@@ -75,6 +79,7 @@ impl Process {
             suspended: None,
             waiting: Vec::new(),
             poll_at: 0,
+            ask_at: 0,
             held: None,
             twin: None,
         }
@@ -82,7 +87,7 @@ impl Process {
 
     /// A copy of it with all it has in memory.
     pub(crate) fn copy(&self) -> Option<Self> {
-        let holder = self.holder.as_ref()?.clone();
+        let holder = self.holder.as_ref()?.copy();
         Some(Self {
             name: self.name.clone(),
             holder: Some(holder),
@@ -116,8 +121,16 @@ impl World {
         process.suspended = None;
         process.waiting.clear();
         process.held = None;
-        process.holder =
-            Some(Holder::new(process.name.clone(), incarnation, process.weight, self.scenario.timing, seed));
+        let tau = process.clock.read(self.now);
+        // What a process uses that was never told the policy.
+        let never_told = FallbackRules {
+            originals: LocalOriginals::Rate(NEVER_TOLD_RATE),
+            retries_earned: false,
+            units: Box::default(),
+        };
+        let timing = self.scenario.timing;
+        let holder = Holder::new(process.name.clone(), incarnation, process.weight, timing, never_told, seed, tau);
+        process.holder = Some(holder);
         self.new_stream(index);
         self.wake(index, self.now);
         self.resume_asking(index);
@@ -127,7 +140,7 @@ impl World {
     pub(crate) fn new_stream(&mut self, index: usize) {
         self.processes[index].stream = self.streams;
         self.streams += 1;
-        self.beyond.push(Beyond::default());
+        self.beyond.push(Beyond { rate: NEVER_TOLD_RATE, ..Beyond::default() });
     }
 
     pub(crate) fn end(&mut self, index: usize) {
@@ -152,17 +165,18 @@ impl World {
         self.wake(index, now);
     }
 
-    /// Begins to ask.
+    /// Begins to ask, and forgets about asks that were planned.
     pub(crate) fn resume_asking(&mut self, index: usize) {
-        let offset = self.rng.between(0, 1_000 * MS);
-        self.later(index, self.now + offset, Inside::Ask);
+        let at = self.now + self.rng.between(0, 1_000 * MS);
+        self.processes[index].ask_at = at;
+        self.later(index, at, Inside::Ask);
     }
 
     /// Notes what lease a process lives by.
     fn note_held(&mut self, index: usize) {
         let process = &mut self.processes[index];
-        let held = process.holder.as_ref().and_then(Holder::held);
-        process.held = held.map(|(name, value, curve, start_ns)| Held::new(&value, &curve, start_ns, name.epoch));
+        let tau = process.clock.read(self.now);
+        process.held = process.holder.as_ref().map(|holder| Held::new(&holder.share().steps(tau)));
     }
 
     fn later(&mut self, process: usize, at: i64, what: Inside) {
@@ -188,7 +202,7 @@ impl World {
         match what {
             Inside::Ask => self.ask(index),
             Inside::Poll => self.poll(index),
-            Inside::Reply { sequence, nonce, reply } => self.reply(index, sequence, nonce, &reply),
+            Inside::Reply { attempt, reply } => self.reply(index, attempt, &reply),
             Inside::Send(sent) => self.send(index, *sent),
             Inside::Settle(sent) => self.settle(index, *sent),
         }
@@ -196,19 +210,21 @@ impl World {
 
     fn poll(&mut self, index: usize) {
         let now = self.now;
+        let fresh = self.rng.next_u64();
         let process = &mut self.processes[index];
         if now < process.poll_at {
             return;
         }
         let tau = process.clock.read(now);
         let Some(holder) = &mut process.holder else { return };
-        match holder.poll(tau) {
+        match holder.poll(tau, fresh) {
             Action::Wait { until_ns } => {
+                let until_ns = until_ns.min(tau + 600 * S);
                 let at = process.clock.when(until_ns).max(now + 1_000);
                 self.wake(index, at);
             }
-            Action::Send(ask) => {
-                let ask = Rc::new(ask);
+            Action::Send { ask, attempt } => {
+                let ask = Rc::new(*ask);
                 let (endpoint, life, cut) = (process.endpoint, process.life, process.cut);
                 // An unanswered client tries another endpoint now and then.
                 if self.rng.chance(1, 3) {
@@ -217,7 +233,8 @@ impl World {
                 }
                 if !cut {
                     for delay in self.net.deliveries(&mut self.rng).into_iter().flatten() {
-                        let request = Event::Request { process: index, life, replica: endpoint, ask: Rc::clone(&ask) };
+                        let request =
+                            Event::Request { process: index, life, replica: endpoint, ask: Rc::clone(&ask), attempt };
                         self.queue.push(now + delay, request);
                     }
                 }
@@ -226,7 +243,7 @@ impl World {
         }
     }
 
-    fn reply(&mut self, index: usize, sequence: i64, nonce: i64, reply: &Reply) {
+    fn reply(&mut self, index: usize, attempt: u32, reply: &Reply) {
         let now = self.now;
         let incarnation = Incarnation(self.rng.bytes());
         let process = &mut self.processes[index];
@@ -235,9 +252,17 @@ impl World {
         }
         let tau = process.clock.read(now);
         let Some(holder) = &mut process.holder else { return };
-        holder.on_answer(tau, sequence, nonce, &reply.answer, Some(&reply.rules));
-        if holder.fenced() {
-            holder.reincarnate(incarnation);
+        let told = holder::Reply {
+            sequence: reply.sequence,
+            nonce: reply.nonce,
+            // Some transports can tell.
+            attempt: (index % 2 == 0).then_some(attempt),
+            answer: &reply.answer,
+            rules: Some(&reply.rules),
+        };
+        holder.on_answer(tau, &told);
+        if holder.state(tau) == State::Fenced {
+            holder.reincarnate(tau, incarnation);
             self.new_stream(index);
             self.fenced(index);
         }
@@ -250,7 +275,11 @@ impl World {
 
     /// Asks as its callers do: one original, and the retries that are due.
     fn ask(&mut self, index: usize) {
+        let now = self.now;
         let process = &mut self.processes[index];
+        if now < process.ask_at || process.demand == 0 {
+            return;
+        }
         let per_second = process.originals * process.demand as f64 / 100.0;
         process.retries += self.scenario.retries;
         let mut retries = 0;
@@ -259,7 +288,8 @@ impl World {
             retries += 1;
         }
         let gap = gap(&mut self.rng, per_second);
-        self.later(index, self.now + gap, Inside::Ask);
+        self.processes[index].ask_at = now + gap;
+        self.later(index, now + gap, Inside::Ask);
         self.attempt(index, false);
         for _ in 0..retries {
             self.attempt(index, true);
@@ -274,21 +304,22 @@ impl World {
         let attempt = if retry { Attempt::retry(2, Cause::Transient) } else { Attempt::ORIGINAL };
         let ask = LocalAsk { attempt, priority: Priority::Default, costs: &[] };
         match holder.share().reserve(tau, &ask) {
-            Local::Admitted(spent) => self.admitted(index, spent, retry, Source::Lease),
-            Local::Denied => {}
+            Local::Admitted(spent) => self.admitted(index, spent, retry),
+            Local::Denied(_) => {}
             Local::Short => {
                 let (endpoint, cut) = (process.endpoint, process.cut);
                 if !cut && self.coordinators.reaches(endpoint) {
                     let delay = self.rng.between(MS, 5 * MS);
                     self.queue.push(now + delay, Event::Reserve { process: Some(index), replica: endpoint, retry });
                 } else if let Local::Admitted(spent) = holder.share().reserve_beyond(tau, &ask) {
-                    self.admitted(index, spent, retry, Source::Fallback);
+                    self.admitted(index, spent, retry);
                 }
             }
         }
     }
 
-    fn admitted(&mut self, index: usize, spent: Spent, retry: bool, source: Source) {
+    fn admitted(&mut self, index: usize, spent: Spent, retry: bool) {
+        let source = if spent.is_beyond() { Source::Fallback } else { Source::Lease };
         let now = self.now;
         let stream = self.processes[index].stream;
         let retry_micros = if retry { 1_000_000 } else { 0 };
@@ -297,7 +328,7 @@ impl World {
         let slots = self.coordinators.known[self.coordinators.published].numbers.slots_limited;
         let permit = slots.then(|| self.permit());
         let until = self.processes[index].step_end(now);
-        let sent = Sent { spent, admission, permit, retry, until };
+        let sent = Sent { spent, admission, permit, until };
         match self.rng.below(100) {
             0 => self.hand_back(index, sent),
             1 => {

@@ -210,6 +210,25 @@ impl Coordinators {
         }
     }
 
+    /// Masters that have decided something and may decide more.
+    pub(crate) fn deciding(&self) -> impl Iterator<Item = &Master> {
+        self.masters.iter().filter(|master| !master.dead && master.in_force.is_some())
+    }
+
+    /// What a living master decided by stays in force, asked or not.
+    pub(crate) fn stay(&self, now: i64, history: &mut History) {
+        for (_, interval) in self.deciding().filter_map(|master| master.in_force) {
+            history.keeps(interval, now);
+        }
+    }
+
+    /// The state of the current master is deleted.
+    pub(crate) fn flush(&mut self) {
+        let master = &mut self.masters[self.current];
+        master.ledger = None;
+        master.in_force = None;
+    }
+
     pub(crate) fn reaches(&self, replica: usize) -> bool {
         let caller = &self.replicas[replica];
         let master = &self.masters[caller.master];

@@ -38,7 +38,7 @@ pub(crate) enum Event {
     /// A master ends.
     Bury(usize),
     /// A request reaches the store by way of a replica.
-    Request { process: usize, life: u32, replica: usize, ask: Rc<SyncAsk> },
+    Request { process: usize, life: u32, replica: usize, ask: Rc<SyncAsk>, attempt: u32 },
     /// A Reserve does.
     Reserve { process: Option<usize>, replica: usize, retry: bool },
     /// A Release does.
@@ -51,13 +51,15 @@ pub(crate) enum Event {
 pub(crate) enum Inside {
     Ask,
     Poll,
-    Reply { sequence: i64, nonce: i64, reply: Rc<Reply> },
+    Reply { attempt: u32, reply: Rc<Reply> },
     Send(Box<Sent>),
     Settle(Box<Sent>),
 }
 
 /// What a replica answers to a request.
 pub(crate) struct Reply {
+    pub sequence: i64,
+    pub nonce: i64,
     pub answer: SyncAnswer,
     pub rules: budget::lease::Rules,
 }
@@ -181,6 +183,7 @@ impl World {
             Event::Tick => {
                 self.history.note_bound(self.now);
                 self.coordinators.copy(self.now);
+                self.coordinators.stay(self.now, &mut self.history);
                 self.history.held.push((self.now, self.all_held().rate));
                 self.check_levels();
                 self.queue.push(self.now + COPY_EVERY_MS * MS, Event::Tick);
@@ -189,7 +192,9 @@ impl World {
             Event::Beat(replica) => self.beat(replica),
             Event::Turn(replica, master) => self.coordinators.replicas[replica].master = master,
             Event::Bury(master) => self.coordinators.bury(master),
-            Event::Request { process, life, replica, ask } => self.request(process, life, replica, &ask),
+            Event::Request { process, life, replica, ask, attempt } => {
+                self.request(process, life, replica, &ask, attempt)
+            }
             Event::Reserve { process, replica, retry } => self.reserve(process, replica, retry),
             Event::Release { replica, id, permit } => self.release(replica, id, permit),
             Event::Process { process, life, what } => self.inside(process, life, what),
@@ -209,7 +214,7 @@ impl World {
     }
 
     /// A holder's request at the store.
-    fn request(&mut self, process: usize, life: u32, replica: usize, ask: &SyncAsk) {
+    fn request(&mut self, process: usize, life: u32, replica: usize, ask: &SyncAsk, attempt: u32) {
         if self.processes[process].cut {
             return;
         }
@@ -226,9 +231,9 @@ impl World {
         self.coordinators.note(replica, self.now, &mut self.history);
         self.check_state();
         let rules = self.coordinators.rules(replica, holders);
-        let reply = Rc::new(Reply { answer, rules });
+        let reply = Rc::new(Reply { sequence: ask.sequence, nonce: ask.nonce, answer, rules });
         for delay in self.net.deliveries(&mut self.rng).into_iter().flatten() {
-            let what = Inside::Reply { sequence: ask.sequence, nonce: ask.nonce, reply: Rc::clone(&reply) };
+            let what = Inside::Reply { attempt, reply: Rc::clone(&reply) };
             self.queue.push(self.now + delay, Event::Process { process, life, what });
         }
     }

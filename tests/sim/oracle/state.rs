@@ -1,9 +1,9 @@
 //! T3, at every event: what is held, what direct callers share and what is unknown fit into the policy together, and no
 //! level is above its cap.
 
-use budget::lease::{Amounts, Curve};
+use budget::lease::Amounts;
 
-use crate::{history::Quota, time::MS, world::World};
+use crate::{history::Quota, world::World};
 
 /// The parts that are compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,8 +18,6 @@ pub(crate) struct Part {
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     pub steps: Vec<(i64, Part)>,
-    /// Whether this epoch's ledger granted it.
-    pub epoch: budget::lease::Epoch,
 }
 
 /// Two processes that live under one incarnation.
@@ -60,16 +58,9 @@ impl Part {
 // === impl Held ===
 
 impl Held {
-    /// A lease that began at `start_ns` by the holder's clock.
-    pub(crate) fn new(value: &Amounts, curve: &Curve, start_ns: i64, epoch: budget::lease::Epoch) -> Self {
-        let mut end = start_ns;
-        let steps = (curve.0.iter())
-            .map(|step| {
-                end += step.duration_ms * MS;
-                (end, Part::of(&value.step(step)))
-            })
-            .collect();
-        Self { steps, epoch }
+    /// A lease as its holder computes it.
+    pub(crate) fn new(steps: &[(i64, Amounts)]) -> Self {
+        Self { steps: steps.iter().map(|(end, amounts)| (*end, Part::of(amounts))).collect() }
     }
 
     /// What it carries at a reading of the holder's clock, and until when.
@@ -100,7 +91,7 @@ impl World {
 
     /// Judges the levels of the ledgers against their caps.
     pub(crate) fn check_levels(&mut self) {
-        for master in self.coordinators.masters.iter().filter(|master| !master.dead) {
+        for master in self.coordinators.deciding() {
             let Some(probe) = master.ledger.as_ref().and_then(|ledger| ledger.probe()) else { continue };
             let (admission, retry) = probe.levels;
             if admission > probe.direct.burst || retry > probe.direct.retry_burst {
@@ -118,21 +109,10 @@ impl World {
         let bound = self.history.bound();
         let copies = self.twins_allowed();
         let mut direct = Part::default();
-        for master in self.coordinators.masters.iter().filter(|master| !master.dead) {
+        for master in self.coordinators.deciding() {
             let Some(probe) = master.ledger.as_ref().and_then(|ledger| ledger.probe()) else { continue };
             let part = Part::of(&probe.direct);
             direct = direct.plus(part);
-            // By the ledger's own account, with its policy of the moment; a lowered one is exceeded until leases end.
-            let known = Part::of(&probe.charged).plus(Part::of(&probe.unknown)).plus(part);
-            if !known.within(bound) {
-                self.history.violated(self.now, "T3", || {
-                    format!(
-                        "charged {:?} + unknown {:?} + direct {part:?} exceed {bound:?}",
-                        probe.charged, probe.unknown
-                    )
-                });
-                return;
-            }
         }
         let sum = held.plus(direct);
         let allowed = Quota {

@@ -388,7 +388,7 @@ fn calm(rng: &mut Rng) -> Scenario {
 /// A small budget among one holder, a few, or more than it has tokens.
 fn few(rng: &mut Rng) -> Scenario {
     let curve = any_curve(rng);
-    let spec = spec(10, rng.between(1, 20), 100_000, rng.between(1, 10), 0, curve);
+    let spec = spec(10, rng.between(4, 20), 100_000, rng.between(1, 10), 0, curve);
     let holders = *rng.pick(&[1, 10, 50]);
     let mut scenario = plain("few", rng, spec, holders);
     scenario.duration_ms = 120_000;
