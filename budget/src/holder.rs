@@ -1,0 +1,487 @@
+//! The lease side of one dependency in one process: what it may decide by itself, and when it asks for more.
+//!
+//! [`Share`] decides; any number of threads use it at once. [`Holder`] is the protocol: it says what to send and when,
+//! takes answers, and gives the share its leases. Neither reads a clock nor does I/O. All times are nanoseconds of one
+//! clock that goes on in suspend (`CLOCK_BOOTTIME`).
+
+mod beyond;
+mod control;
+mod jitter;
+mod segment;
+mod share;
+mod spent;
+mod word;
+
+use std::sync::Arc;
+
+use crate::{
+    guard::{Guard, on},
+    lease::{
+        Amounts, Curve, Epoch, FallbackRules, Grant, HolderId, Incarnation, LeaseName, NotLeased, Presented, Rules,
+        SyncAnswer, SyncAsk, Timing, Usage,
+    },
+};
+use control::Running;
+use jitter::Jitter;
+pub use share::{Local, LocalAsk, Share};
+pub use spent::Spent;
+
+const NANOS_PER_MS: i64 = 1_000_000;
+/// Sending times kept of one request's attempts; an answer to an older one counts from the first.
+const ATTEMPTS_KEPT: usize = 16;
+/// Smaller leases are acknowledged at once so often in a row; then the usual interval holds.
+const ACKNOWLEDGED_AT_ONCE_MAX: u32 = 2;
+/// Where leases are not permitted, it is asked again after so many intervals.
+const NOT_PERMITTED_INTERVALS: i64 = 6;
+
+/// What the owner of a holder has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Send this and report the answer or the failure.
+    Send {
+        /// The request; a re-send is identical.
+        ask: Box<SyncAsk>,
+        /// Counts the sendings of one request from 0. A transport that can tell which one is answered says so.
+        attempt: u32,
+    },
+    /// Nothing before this time, unless an answer comes or the holder is told to leave.
+    Wait {
+        /// Poll again then.
+        until_ns: i64,
+    },
+}
+
+/// An answer as it came.
+#[derive(Clone, Copy, Debug)]
+pub struct Reply<'a> {
+    /// Of the request it answers.
+    pub sequence: i64,
+    /// Of the request it answers.
+    pub nonce: i64,
+    /// Which sending it answers; absent if the transport cannot tell: then the first is assumed, which is safe.
+    pub attempt: Option<u32>,
+    /// What it says.
+    pub answer: &'a SyncAnswer,
+    /// The rules told with it.
+    pub rules: Option<&'a Rules>,
+}
+
+/// How a holder stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// No lease yet, or no longer.
+    Unleased,
+    /// A lease is in force.
+    Leased,
+    /// Told to use Reserve: the share is too small, or leases are not permitted.
+    Parked,
+    /// Another process lives under this incarnation: [`Holder::reincarnate`].
+    Fenced,
+    /// Said good-bye.
+    Left,
+}
+
+/// The lease side of one dependency: a machine that its owner drives.
+#[derive(Debug)]
+pub struct Holder {
+    share: Arc<Share>,
+    id: HolderId,
+    incarnation: Incarnation,
+    weight: i64,
+    timing: Timing,
+    jitter: Jitter,
+    state: State,
+    /// The highest seen.
+    epoch: Epoch,
+    held: Option<Held>,
+    /// Of the last lease that was applied; kept beyond its end.
+    name: LeaseName,
+    sequence: i64,
+    outstanding: Option<Box<Outstanding>>,
+    /// When the next request is due.
+    due_ns: i64,
+    acknowledged_at_once: u32,
+    asked_anew_at_once: bool,
+    /// Sendings without an answer since the last one.
+    unanswered: u32,
+    counted: Usage,
+    leaving: bool,
+}
+
+#[derive(Debug)]
+struct Held {
+    name: LeaseName,
+    value: Amounts,
+    curve: Curve,
+    start_ns: i64,
+}
+
+#[derive(Debug)]
+struct Outstanding {
+    ask: SyncAsk,
+    /// Number and time of sendings: the first, then the latest ones.
+    sent: Vec<(u32, i64)>,
+    attempt: u32,
+    resend_ns: i64,
+}
+
+// === impl Holder ===
+
+impl Holder {
+    /// A holder that has no lease and asks for one at once. `fallback` holds until a policy is told; `seed` spreads the
+    /// times of sending.
+    #[must_use]
+    pub fn new(
+        id: HolderId,
+        incarnation: Incarnation,
+        weight: i64,
+        timing: Timing,
+        fallback: FallbackRules,
+        seed: u64,
+        now_ns: i64,
+    ) -> Self {
+        Self {
+            share: Arc::new(Share::new(fallback, now_ns)),
+            id,
+            incarnation,
+            weight,
+            timing,
+            jitter: Jitter::new(seed),
+            state: State::Unleased,
+            epoch: Epoch::default(),
+            held: None,
+            name: LeaseName::default(),
+            sequence: 0,
+            outstanding: None,
+            due_ns: now_ns,
+            acknowledged_at_once: 0,
+            asked_anew_at_once: false,
+            unanswered: 0,
+            counted: Usage::default(),
+            leaving: false,
+        }
+    }
+
+    /// The hot part.
+    #[must_use]
+    pub const fn share(&self) -> &Arc<Share> {
+        &self.share
+    }
+
+    /// Its life.
+    #[must_use]
+    pub const fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// The highest epoch seen.
+    #[must_use]
+    pub const fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// How it stands.
+    #[must_use]
+    pub fn state(&self, now_ns: i64) -> State {
+        match (self.state, &self.held) {
+            (State::Leased, Some(held)) if held.position_ms(now_ns) < held.curve.total_ms() => State::Leased,
+            (State::Leased, _) => State::Unleased,
+            (state, _) => state,
+        }
+    }
+
+    /// The lease in force: its name, value before the curve, and position.
+    #[must_use]
+    pub fn lease(&self, now_ns: i64) -> Option<Presented> {
+        self.held.as_ref().and_then(|held| held.present(now_ns))
+    }
+
+    /// Sendings since the last answer: the coordinator is away, as far as it can be seen from here.
+    #[must_use]
+    pub const fn unanswered(&self) -> u32 {
+        self.unanswered
+    }
+
+    /// What to do now. `fresh` are random bits that a clone of this process would not repeat: from the operating system,
+    /// new at each call.
+    pub fn poll(&mut self, now_ns: i64, fresh: u64) -> Action {
+        if matches!(self.state, State::Fenced | State::Left) {
+            return Action::Wait { until_ns: i64::MAX };
+        }
+        if let Some(outstanding) = &mut self.outstanding {
+            if now_ns < outstanding.resend_ns {
+                return Action::Wait { until_ns: outstanding.resend_ns };
+            }
+            outstanding.attempt = outstanding.attempt.saturating_add(1);
+        } else {
+            if now_ns < self.due_ns {
+                return Action::Wait { until_ns: self.due_ns };
+            }
+            let ask = self.ask(now_ns, fresh);
+            let outstanding = Outstanding { ask, sent: Vec::new(), attempt: 0, resend_ns: 0 };
+            self.outstanding = Some(Box::new(outstanding));
+        }
+        self.send(now_ns)
+    }
+
+    fn ask(&mut self, now_ns: i64, fresh: u64) -> SyncAsk {
+        self.sequence = self.sequence.saturating_add(1);
+        SyncAsk {
+            holder: self.id.clone(),
+            incarnation: self.incarnation,
+            sequence: self.sequence,
+            nonce: self.jitter.nonce(fresh),
+            epoch: self.epoch,
+            lease: self.lease(now_ns),
+            usage: self.share.usage(),
+            counted: self.counted.clone(),
+            in_flight: self.share.in_flight(),
+            weight: self.weight,
+            leave: self.leaving,
+        }
+    }
+
+    fn send(&mut self, now_ns: i64) -> Action {
+        let timing = &self.timing;
+        let Some(outstanding) = &mut self.outstanding else { return Action::Wait { until_ns: self.due_ns } };
+        let attempt = outstanding.attempt;
+        let wait_ms = self.jitter.between(timing.resend_min_ms, timing.resend_max_ms);
+        let doubled_ms = wait_ms.saturating_mul(1_i64 << attempt.min(20)).min(timing.renew_max_ms.max(wait_ms));
+        outstanding.resend_ns = now_ns.saturating_add(doubled_ms.saturating_mul(NANOS_PER_MS));
+        if outstanding.sent.len() >= ATTEMPTS_KEPT {
+            // The first stays: an unknown sending counts from there.
+            outstanding.sent.remove(1);
+        }
+        outstanding.sent.push((attempt, now_ns));
+        self.unanswered = self.unanswered.saturating_add(1);
+        Action::Send { ask: Box::new(outstanding.ask.clone()), attempt }
+    }
+
+    /// Takes an answer. One that does not answer the outstanding request changes nothing.
+    pub fn on_answer(&mut self, now_ns: i64, reply: &Reply<'_>) {
+        let Some(outstanding) = &self.outstanding else { return };
+        let answers = outstanding.ask.sequence == reply.sequence && outstanding.ask.nonce == reply.nonce;
+        if !answers && on(Guard::AnswersOutstanding) {
+            return;
+        }
+        if self.is_of_the_past(reply.answer) {
+            return;
+        }
+        let Some(outstanding) = self.outstanding.take() else { return };
+        self.unanswered = 0;
+        self.counted = outstanding.ask.usage.clone();
+        let sent_ns = outstanding.sent_ns(reply.attempt);
+        self.due_ns = self.after(now_ns, self.timing.renew_min_ms, self.timing.renew_max_ms);
+        let asked_anew_at_once = std::mem::take(&mut self.asked_anew_at_once);
+        let mut rules = reply.rules;
+        match reply.answer {
+            SyncAnswer::Granted(grant) => {
+                if self.on_grant(now_ns, if on(Guard::StartAtSending) { sent_ns } else { now_ns }, grant, rules) {
+                    rules = None;
+                }
+            }
+            SyncAnswer::Epoch(epoch) => {
+                self.epoch = *epoch;
+                self.ask_anew(now_ns, asked_anew_at_once);
+            }
+            SyncAnswer::Dead => self.ask_anew(now_ns, asked_anew_at_once),
+            SyncAnswer::Wait(ms) => {
+                let earliest_ns = now_ns.saturating_add(ms.clamp(&0, &MAX_WAIT_MS).saturating_mul(NANOS_PER_MS));
+                self.due_ns = self.after(earliest_ns, 0, self.timing.resend_min_ms);
+            }
+            SyncAnswer::Fenced | SyncAnswer::Invalid(_) => self.fence(now_ns),
+            SyncAnswer::NotLeased(why) => self.on_refusal(now_ns, *why),
+            SyncAnswer::Left => self.state = State::Left,
+        }
+        if let Some(rules) = rules {
+            let share = Arc::clone(&self.share);
+            share.adopt(&mut share.lock(), now_ns, rules);
+        }
+    }
+
+    /// Rule 10: what a holder of a higher epoch does not listen to.
+    fn is_of_the_past(&self, answer: &SyncAnswer) -> bool {
+        let told = match answer {
+            SyncAnswer::Granted(grant) => grant.name.epoch,
+            SyncAnswer::Epoch(epoch) => *epoch,
+            SyncAnswer::Wait(_)
+            | SyncAnswer::Dead
+            | SyncAnswer::Fenced
+            | SyncAnswer::NotLeased(_)
+            | SyncAnswer::Invalid(_)
+            | SyncAnswer::Left => return false,
+        };
+        told.number < self.epoch.number && on(Guard::EpochRises)
+    }
+
+    /// Whether the lease was applied, and the rules with it.
+    fn on_grant(&mut self, now_ns: i64, sent_ns: i64, grant: &Grant, rules: Option<&Rules>) -> bool {
+        if grant.name.epoch.supersedes(self.epoch) {
+            self.epoch = grant.name.epoch;
+        }
+        if !is_higher(grant.name, self.name) && on(Guard::NameRises) {
+            return false;
+        }
+        let share = Arc::clone(&self.share);
+        let mut control = share.lock();
+        if rules.is_none() && control.rules.version == crate::ids::PolicyVersion::default() {
+            // A lease is nothing without the rules to spend it by.
+            return false;
+        }
+        let before = self.lease(now_ns).map_or_else(Amounts::default, |lease| lease.value);
+        let shrinks = is_less(&grant.value, &before);
+        let start_ns = sent_ns.saturating_sub(grant.position_ms.max(0).saturating_mul(NANOS_PER_MS));
+        self.name = grant.name;
+        let held = Held { name: grant.name, value: grant.value.clone(), curve: grant.curve.clone(), start_ns };
+        if grant.value.is_zero() {
+            share.withdraw(&mut control, now_ns);
+            self.state = State::Parked;
+        } else {
+            let lease = Running { value: grant.value.clone(), curve: grant.curve.clone(), start_ns };
+            share.install(&mut control, now_ns, lease, &grant.moved, rules);
+            self.state = State::Leased;
+        }
+        let over = held.position_ms(now_ns) >= held.curve.total_ms();
+        self.held = Some(held);
+        if shrinks && self.acknowledged_at_once < ACKNOWLEDGED_AT_ONCE_MAX {
+            self.acknowledged_at_once = self.acknowledged_at_once.saturating_add(1);
+            self.due_ns = now_ns;
+        } else {
+            self.acknowledged_at_once = 0;
+        }
+        if over {
+            // The answer was under way for a whole curve.
+            self.due_ns = self.after(now_ns, 0, self.timing.resend_min_ms);
+        }
+        !grant.value.is_zero()
+    }
+
+    fn on_refusal(&mut self, now_ns: i64, why: NotLeased) {
+        match why {
+            NotLeased::NotPermitted => {
+                let share = Arc::clone(&self.share);
+                share.withdraw(&mut share.lock(), now_ns);
+                self.held = None;
+                self.state = State::Parked;
+                let intervals = |ms: i64| ms.saturating_mul(NOT_PERMITTED_INTERVALS);
+                self.due_ns =
+                    self.after(now_ns, intervals(self.timing.renew_min_ms), intervals(self.timing.renew_max_ms));
+            }
+            // A lease that is still in force goes on along its curve.
+            NotLeased::TooManyHolders => {
+                if self.state(now_ns) != State::Leased {
+                    self.state = State::Parked;
+                }
+            }
+        }
+    }
+
+    /// A request failed: refused connection, time-out, an error in place of an answer. Whether it was granted is unknown;
+    /// it is sent again when its time has come.
+    pub fn on_failure(&mut self, now_ns: i64, sequence: i64, nonce: i64) {
+        let Some(outstanding) = &mut self.outstanding else { return };
+        if outstanding.ask.sequence == sequence && outstanding.ask.nonce == nonce {
+            // Not earlier than planned: failures that come fast must not be answered with requests as fast.
+            outstanding.resend_ns = outstanding.resend_ns.max(now_ns);
+        }
+    }
+
+    /// Stops: nothing is spent of a lease from now on, and the next poll says so to the coordinator.
+    pub fn leave(&mut self, now_ns: i64) {
+        if matches!(self.state, State::Fenced | State::Left) {
+            return;
+        }
+        let share = Arc::clone(&self.share);
+        share.withdraw(&mut share.lock(), now_ns);
+        self.leaving = true;
+        self.state = State::Unleased;
+        // The lease is presented once more, so that the ledger knows which one is given up.
+        self.outstanding = None;
+        self.due_ns = now_ns;
+    }
+
+    /// Begins a new life: without a lease, with counters at 0.
+    pub fn reincarnate(&mut self, now_ns: i64, incarnation: Incarnation) {
+        let share = Arc::clone(&self.share);
+        share.reincarnate(&mut share.lock(), now_ns);
+        self.incarnation = incarnation;
+        self.state = State::Unleased;
+        self.held = None;
+        self.name = LeaseName::default();
+        self.sequence = 0;
+        self.outstanding = None;
+        self.counted = Usage::default();
+        self.leaving = false;
+        self.acknowledged_at_once = 0;
+        self.asked_anew_at_once = false;
+        self.due_ns = self.after(now_ns, 0, self.timing.resend_min_ms);
+    }
+
+    fn fence(&mut self, now_ns: i64) {
+        let share = Arc::clone(&self.share);
+        share.withdraw(&mut share.lock(), now_ns);
+        self.held = None;
+        self.state = State::Fenced;
+    }
+
+    /// A new request: at once, but not twice in a row.
+    fn ask_anew(&mut self, now_ns: i64, again: bool) {
+        self.asked_anew_at_once = true;
+        self.due_ns =
+            if again { self.after(now_ns, self.timing.resend_min_ms, self.timing.resend_max_ms) } else { now_ns };
+    }
+
+    fn after(&mut self, now_ns: i64, min_ms: i64, max_ms: i64) -> i64 {
+        now_ns.saturating_add(self.jitter.between(min_ms, max_ms).saturating_mul(NANOS_PER_MS))
+    }
+}
+
+/// Longest wait a coordinator may ask for.
+const MAX_WAIT_MS: i64 = 600_000;
+
+/// Rule 5: a later grant of the same epoch, or one of an epoch that supersedes it.
+fn is_higher(name: LeaseName, current: LeaseName) -> bool {
+    if name.epoch == current.epoch {
+        name.generation > current.generation
+    } else {
+        name.epoch.supersedes(current.epoch)
+    }
+}
+
+/// Whether any component is smaller: what is given up is usable once that is acknowledged.
+fn is_less(value: &Amounts, before: &Amounts) -> bool {
+    let less = before.zip(value, |before, now| i64::from(now < before));
+    !less.is_zero()
+}
+
+// === impl Held ===
+
+impl Held {
+    fn position_ms(&self, now_ns: i64) -> i64 {
+        now_ns.saturating_sub(self.start_ns).div_euclid(NANOS_PER_MS).max(0)
+    }
+
+    fn present(&self, now_ns: i64) -> Option<Presented> {
+        let position_ms = self.position_ms(now_ns);
+        (position_ms < self.curve.total_ms()).then(|| Presented {
+            name: self.name,
+            value: self.value.clone(),
+            curve: self.curve.clone(),
+            position_ms,
+        })
+    }
+}
+
+// === impl Outstanding ===
+
+impl Outstanding {
+    /// When a sending went out; the first, if it is not known which.
+    fn sent_ns(&self, attempt: Option<u32>) -> i64 {
+        let first = self.sent.first().map_or(0, |(_, at_ns)| *at_ns);
+        let found = self.sent.iter().find(|(number, _)| attempt == Some(*number));
+        found.map_or(first, |(_, at_ns)| *at_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,573 @@
+//! The hot part: local decisions of one dependency, by any number of threads.
+
+use std::sync::{
+    Mutex, MutexGuard, OnceLock, PoisonError,
+    atomic::{
+        AtomicI64,
+        Ordering::{AcqRel, Acquire, Relaxed},
+    },
+};
+
+use super::{
+    control::Control,
+    segment::{
+        Cells, EARN_ON_SUCCESS, LEASED, LIMITED, RETRIES_OFF, SHADOW, SLOTS, Slot, UnitCell, UnitSlot, by_class, needed,
+    },
+    spent::{self, Spent, UnitSpent},
+    word::{CLOCK_MAX, Flight, Level, Missed, Tag},
+};
+use crate::{
+    decision::{Attempt, Cause, Cost, Denied, DenyReason, Outcome, Priority},
+    guard::{Guard, on},
+    ids::UnitId,
+    lease::{FallbackRules, Usage},
+    units::MICROS_PER_TOKEN,
+};
+
+/// A thread that finds the words between two segments this often leaves the decision to the coordinator.
+const TRIES: usize = 16;
+
+/// An ask for one attempt, to be decided here and now.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalAsk<'a> {
+    /// Number and cause.
+    pub attempt: Attempt,
+    /// Its class.
+    pub priority: Priority,
+    /// Estimates, each unit at most once.
+    pub costs: &'a [Cost],
+}
+
+/// A local decision.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Local {
+    /// The right to send one attempt.
+    Admitted(Spent),
+    /// A rule that no coordinator would decide otherwise; or, beyond the lease, the fallback's refusal.
+    Denied(Denied),
+    /// The local share does not cover it: ask the coordinator, and if that is away [`Share::reserve_beyond`].
+    Short,
+}
+
+/// What a process may spend of one dependency, and what it has spent. All times are readings of one clock that goes on in
+/// suspend, in nanoseconds; a reading older than what other threads have acted on decides nothing.
+///
+/// Decisions take no lock, but at the end of a step.
+#[derive(Debug)]
+pub struct Share {
+    pub(super) hot: Hot,
+    pub(super) even: Slot,
+    pub(super) odd: Slot,
+    pub(super) counters: Counters,
+    pub(super) cells: OnceLock<Box<Cells>>,
+    pub(super) control: Mutex<Box<Control>>,
+}
+
+/// What every decision writes, in one cache line.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(super) struct Hot {
+    pub(super) admission: Level,
+    pub(super) retry: Level,
+    /// Originals admitted; usually the retry bucket's clock.
+    pub(super) originals: AtomicI64,
+    pub(super) retries: AtomicI64,
+    pub(super) successes: AtomicI64,
+    /// Deposits that a full retry bucket could not take, counted when a retry finds it full.
+    pub(super) overflow: AtomicI64,
+    pub(super) flight: Flight,
+}
+
+/// What refusals and later steps write.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct Counters {
+    pub(super) short: AtomicI64,
+    pub(super) originals_denied: AtomicI64,
+    pub(super) retries_denied: AtomicI64,
+    /// Refused after the coordinator could not be asked: `short` counted them as asked.
+    pub(super) originals_denied_beyond: AtomicI64,
+    pub(super) retries_denied_beyond: AtomicI64,
+    pub(super) not_sent: AtomicI64,
+    pub(super) overuse: AtomicI64,
+}
+
+// === impl LocalAsk ===
+
+impl LocalAsk<'_> {
+    /// A first attempt of the default class without costs.
+    pub const ORIGINAL: LocalAsk<'static> =
+        LocalAsk { attempt: Attempt::ORIGINAL, priority: Priority::Default, costs: &[] };
+
+    /// A retry of the default class without costs.
+    #[must_use]
+    pub const fn retry(number: u32, cause: Cause) -> LocalAsk<'static> {
+        LocalAsk { attempt: Attempt::retry(number, cause), priority: Priority::Default, costs: &[] }
+    }
+}
+
+#[inline]
+fn attempts_left(left: u32) -> u16 {
+    u16::try_from(left).unwrap_or(u16::MAX)
+}
+
+fn bump(counter: &AtomicI64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+// === impl Share ===
+
+impl Share {
+    /// Without a lease. `fallback` holds until a policy is told.
+    #[must_use]
+    pub fn new(fallback: FallbackRules, now_ns: i64) -> Self {
+        let control = Control::new(fallback, now_ns);
+        let tag = Tag::of(control.segment());
+        let hot = Hot {
+            admission: Level::new(tag),
+            retry: Level::new(tag),
+            originals: AtomicI64::new(0),
+            retries: AtomicI64::new(0),
+            successes: AtomicI64::new(0),
+            overflow: AtomicI64::new(0),
+            flight: Flight::default(),
+        };
+        let share = Self {
+            hot,
+            even: Slot::default(),
+            odd: Slot::default(),
+            counters: Counters::default(),
+            cells: OnceLock::new(),
+            control: Mutex::new(Box::new(control)),
+        };
+        let mut control = share.lock();
+        share.withdraw(&mut control, now_ns);
+        drop(control);
+        share
+    }
+
+    /// Decides by the lease alone.
+    #[inline]
+    pub fn reserve(&self, now_ns: i64, ask: &LocalAsk<'_>) -> Local {
+        if !ask.costs.is_empty() {
+            self.note_asked(ask.costs);
+        }
+        let tag = self.hot.admission.tag();
+        let slot = self.slot(tag);
+        let flags = slot.flags.load(Relaxed);
+        // The common case: an original where admission is limited and nothing else.
+        if ask.attempt.cause.is_none()
+            && flags & (LEASED | LIMITED | SLOTS) == LEASED | LIMITED
+            && ask.costs.is_empty()
+            && let Some(left) = slot.attempts.load(Relaxed).checked_sub(ask.attempt.number)
+        {
+            let start_ns = slot.start_ns.load(Relaxed);
+            let end_ns = slot.end_ns.load(Relaxed);
+            if (start_ns..end_ns).contains(&now_ns) {
+                let burst = slot.burst.load(Relaxed);
+                let clock = slot.pace().at(now_ns.wrapping_sub(start_ns));
+                let needed = needed(burst, MICROS_PER_TOKEN, slot.keep(ask.priority));
+                if let Ok(after) = self.hot.admission.take(tag, clock, burst, needed, MICROS_PER_TOKEN) {
+                    self.hot.originals.fetch_add(1, AcqRel);
+                    let until_ns = end_ns.min(now_ns.saturating_add(slot.permit_ns.load(Relaxed)));
+                    let deposit = slot.deposit.load(Relaxed);
+                    return Local::Admitted(Spent::original(tag, until_ns, after, deposit, attempts_left(left), flags));
+                }
+            }
+        }
+        self.reserve_slowly(now_ns, ask)
+    }
+
+    #[inline(never)]
+    fn reserve_slowly(&self, now_ns: i64, ask: &LocalAsk<'_>) -> Local {
+        let local = self.decide(now_ns, ask);
+        match &local {
+            Local::Admitted(spent) if spent.would_be_denied().is_none() => {}
+            Local::Denied(_) | Local::Admitted(_) => bump(match ask.attempt.cause {
+                None => &self.counters.originals_denied,
+                Some(_) => &self.counters.retries_denied,
+            }),
+            Local::Short => bump(&self.counters.short),
+        }
+        local
+    }
+
+    /// As [`Self::reserve`] without counting what is refused.
+    pub(super) fn decide(&self, now_ns: i64, ask: &LocalAsk<'_>) -> Local {
+        for _ in 0..TRIES {
+            let tag = self.hot.admission.tag();
+            let slot = self.slot(tag);
+            if now_ns >= slot.end_ns.load(Relaxed) {
+                self.turn(now_ns);
+                continue;
+            }
+            let flags = slot.flags.load(Relaxed);
+            if flags & LEASED == 0 || now_ns < slot.start_ns.load(Relaxed) {
+                return Local::Short;
+            }
+            if let Some(denied) = final_refusal(ask, flags, slot.attempts.load(Relaxed)) {
+                if flags & SHADOW == 0 {
+                    return Local::Denied(denied);
+                }
+                let until_ns = now_ns.saturating_add(slot.permit_ns.load(Relaxed));
+                return Local::Admitted(Spent::shadow(until_ns, denied.reason, ask));
+            }
+            match self.take(now_ns, ask, tag, slot, flags) {
+                Ok(spent) => return Local::Admitted(spent),
+                Err(Missed::Short) => return Local::Short,
+                Err(Missed::Moved) => self.turn(now_ns),
+            }
+        }
+        Local::Short
+    }
+
+    /// Takes all or nothing.
+    fn take(&self, now_ns: i64, ask: &LocalAsk<'_>, tag: Tag, slot: &Slot, flags: u32) -> Result<Spent, Missed> {
+        let start_ns = slot.start_ns.load(Relaxed);
+        let until_ns = slot.end_ns.load(Relaxed).min(now_ns.saturating_add(slot.permit_ns.load(Relaxed)));
+        let mut spent = Spent::empty(tag, until_ns, flags);
+        spent.attempts_left = attempts_left(slot.attempts.load(Relaxed).saturating_sub(ask.attempt.number));
+        let elapsed_ns = now_ns.wrapping_sub(start_ns);
+        let taken = self.take_parts(now_ns, elapsed_ns, ask, tag, slot, flags, &mut spent);
+        if let Err(missed) = taken {
+            self.put_back(&spent, now_ns);
+            return Err(missed);
+        }
+        if ask.attempt.is_retry() {
+            self.hot.retries.fetch_add(1, Relaxed);
+        } else {
+            self.hot.originals.fetch_add(1, AcqRel);
+            spent.flags |= spent::ORIGINAL;
+            spent.deposit = if flags & EARN_ON_SUCCESS == 0 { slot.deposit.load(Relaxed) } else { 0 };
+        }
+        Ok(spent)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one function in two, so that what was taken can be put back")]
+    fn take_parts(
+        &self,
+        now_ns: i64,
+        elapsed_ns: i64,
+        ask: &LocalAsk<'_>,
+        tag: Tag,
+        slot: &Slot,
+        flags: u32,
+        spent: &mut Spent,
+    ) -> Result<(), Missed> {
+        let burst = slot.burst.load(Relaxed);
+        let clock = slot.pace().at(elapsed_ns);
+        let admission_needed = needed(burst, MICROS_PER_TOKEN, slot.keep(ask.priority));
+        // Looked at first, taken last: a refusal by an empty bucket disturbs nobody.
+        if flags & LIMITED != 0 {
+            let (found, mark) = self.hot.admission.read();
+            if found == tag && clock.saturating_sub(mark).min(burst) < admission_needed {
+                return Err(Missed::Short);
+            }
+        }
+        if let Some(cause) = ask.attempt.cause {
+            self.take_retry(tag, slot, flags, ask.priority, cause, spent)?;
+        }
+        if flags & SLOTS != 0 {
+            if self.hot.flight.is_due(now_ns) {
+                return Err(Missed::Moved);
+            }
+            spent.slot = Some(self.hot.flight.take(slot.slots(ask.priority)).ok_or(Missed::Short)?);
+        }
+        if !ask.costs.is_empty() {
+            self.take_units(tag, elapsed_ns, ask, spent)?;
+        }
+        if flags & LIMITED != 0 {
+            let after = self.hot.admission.take(tag, clock, burst, admission_needed, MICROS_PER_TOKEN)?;
+            spent.admission = Some(after);
+        } else if self.hot.admission.tag() != tag {
+            return Err(Missed::Moved);
+        }
+        Ok(())
+    }
+
+    fn take_retry(
+        &self,
+        tag: Tag,
+        slot: &Slot,
+        flags: u32,
+        priority: Priority,
+        cause: Cause,
+        spent: &mut Spent,
+    ) -> Result<(), Missed> {
+        let burst = slot.retry_burst.load(Relaxed);
+        let clock = self.retry_clock(slot, flags);
+        if clock >= CLOCK_MAX {
+            self.rewind(tag);
+            return Err(Missed::Moved);
+        }
+        let cost = slot.retry_cost(cause);
+        let needed = needed(burst, cost.into(), slot.retry_keep(priority));
+        let (found, mark) = self.hot.retry.read();
+        let after = self.hot.retry.take(tag, clock, burst, needed, cost.into())?;
+        let lost = clock.saturating_sub(burst).saturating_sub(mark);
+        if lost > 0 && found == tag {
+            self.hot.overflow.fetch_add(lost, Relaxed);
+        }
+        spent.retry = Some(after);
+        spent.retry_cost = cost;
+        Ok(())
+    }
+
+    fn take_units(&self, tag: Tag, elapsed_ns: i64, ask: &LocalAsk<'_>, spent: &mut Spent) -> Result<(), Missed> {
+        let cells = self.cells.get().ok_or(Missed::Short)?;
+        let mut units = Vec::with_capacity(ask.costs.len());
+        for cost in ask.costs.iter().filter(|cost| cost.amount_micros > 0) {
+            let taken = take_unit(cells, tag, elapsed_ns, ask.priority, cost);
+            match taken {
+                Ok(after) => {
+                    units.push(UnitSpent { unit: cost.unit, estimate_micros: cost.amount_micros, after });
+                }
+                Err(missed) => {
+                    spent.units = Some(units.into_boxed_slice());
+                    return Err(missed);
+                }
+            }
+        }
+        spent.units = (!units.is_empty()).then(|| units.into_boxed_slice());
+        Ok(())
+    }
+
+    /// What the coordinator cannot be asked for: the lease decides alone while a step of it is in force, else the
+    /// policy's fallback.
+    pub fn reserve_beyond(&self, now_ns: i64, ask: &LocalAsk<'_>) -> Local {
+        let local = match self.decide(now_ns, ask) {
+            Local::Short => {
+                let mut control = self.lock();
+                self.turn_locked(&mut control, now_ns);
+                if self.current(&control).flags & LEASED != 0 {
+                    self.refuse_short(&control, now_ns, ask)
+                } else {
+                    control.reserve_beyond(now_ns, ask)
+                }
+            }
+            decided @ (Local::Admitted(_) | Local::Denied(_)) => decided,
+        };
+        let refused = match &local {
+            Local::Admitted(spent) => spent.would_be_denied().is_some(),
+            Local::Denied(_) | Local::Short => true,
+        };
+        if refused {
+            bump(match ask.attempt.cause {
+                None => &self.counters.originals_denied_beyond,
+                Some(_) => &self.counters.retries_denied_beyond,
+            });
+        }
+        local
+    }
+
+    /// Whether a permit may still be sent: its step of its lease is not over, nor its life.
+    #[must_use]
+    #[inline]
+    pub fn check(&self, spent: &Spent, now_ns: i64) -> bool {
+        now_ns < spent.until_ns || !on(Guard::CheckBeforeSending)
+    }
+
+    /// Takes back a permit of which not one byte went out. What it took goes to the same step of the same lease only, as
+    /// far as that has not earned it anew; the deposit of an original is taken back, into debt if it is spent.
+    pub fn hand_back(&self, spent: Spent, now_ns: i64) {
+        bump(&self.counters.not_sent);
+        if spent.is(spent::FALLBACK) {
+            return;
+        }
+        self.put_back(&spent, now_ns);
+        if spent.deposit > 0 && on(Guard::HandBackTakesDeposit) {
+            self.take_deposit_back(spent.deposit.into());
+        }
+    }
+
+    /// Records how a sent attempt ended, and what it cost: a unit left out keeps its estimate.
+    #[inline]
+    pub fn settle(&self, spent: Spent, now_ns: i64, outcome: Outcome, actual: &[Cost]) {
+        if let (Some(of), false) = (spent.slot, outcome == Outcome::Abandoned) {
+            self.hot.flight.give(of);
+        }
+        if outcome == Outcome::Success && spent.is(spent::EARNS) {
+            self.earn(&spent);
+        }
+        if !actual.is_empty() && !spent.is(spent::FALLBACK | spent::SHADOW) {
+            self.settle_units(&spent, now_ns, actual);
+        }
+    }
+
+    /// Cumulative counters of this incarnation.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let mut control = self.lock();
+        self.usage_locked(&mut control)
+    }
+
+    /// Permits in flight, where they are limited.
+    #[must_use]
+    pub fn in_flight(&self) -> i64 {
+        self.hot.flight.count()
+    }
+
+    /// Levels of admission and retry bucket and of the cost units, in micro-tokens: a look that disturbs nobody.
+    #[must_use]
+    pub fn levels(&self, now_ns: i64) -> (i64, i64, Vec<(UnitId, i64)>) {
+        let control = self.lock();
+        self.levels_locked(&control, now_ns)
+    }
+
+    // --- parts ---
+
+    #[inline]
+    pub(super) fn slot(&self, tag: Tag) -> &Slot {
+        if tag.is_odd() { &self.odd } else { &self.even }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Box<Control>> {
+        // A panic elsewhere leaves words and numbers consistent: each step of a turn is.
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn earned(&self, flags: u32) -> i64 {
+        let counter = if flags & EARN_ON_SUCCESS == 0 { &self.hot.originals } else { &self.hot.successes };
+        counter.load(Acquire)
+    }
+
+    fn retry_clock(&self, slot: &Slot, flags: u32) -> i64 {
+        let earned = self.earned(flags).saturating_sub(slot.retry_base.load(Relaxed)).max(0);
+        earned.saturating_mul(slot.deposit.load(Relaxed).into())
+    }
+
+    fn note_asked(&self, costs: &[Cost]) {
+        let Some(cells) = self.cells.get() else { return };
+        let odd = self.hot.admission.tag().is_odd();
+        for cost in costs {
+            if let Some((cell, _)) = find(cells, odd, cost.unit) {
+                cell.asked.fetch_add(cost.amount_micros.max(0), Relaxed);
+            }
+        }
+    }
+
+    /// Undoes the withdrawals of a permit and frees its slot.
+    fn put_back(&self, spent: &Spent, now_ns: i64) {
+        if let Some(of) = spent.slot {
+            self.hot.flight.give(of);
+        }
+        let tag = spent.tag;
+        if now_ns >= spent.until_ns && on(Guard::HandBackToSameLease) {
+            return;
+        }
+        let slot = self.slot(tag);
+        let segment = slot.read();
+        let line = |line: i64| if on(Guard::HandBackToSameLease) { line } else { i64::MIN };
+        let to = |level: &Level| if on(Guard::HandBackToSameLease) { tag } else { level.tag() };
+        if let Some(after) = spent.admission {
+            let full = segment.clock(now_ns).saturating_sub(segment.burst);
+            self.hot.admission.give(to(&self.hot.admission), line(full), after, MICROS_PER_TOKEN);
+        }
+        if let Some(after) = spent.retry {
+            let full = segment.retry_clock(self.earned(segment.flags)).saturating_sub(segment.retry_burst);
+            self.hot.retry.give(to(&self.hot.retry), line(full), after, spent.retry_cost.into());
+        }
+        for unit in spent.units.iter().flatten() {
+            self.refund(tag, &segment, now_ns, unit, unit.estimate_micros);
+        }
+    }
+
+    fn refund(&self, tag: Tag, segment: &super::segment::Segment, now_ns: i64, unit: &UnitSpent, amount: i64) {
+        let Some((cell, slot)) = self.cells.get().and_then(|cells| find(cells, tag.is_odd(), unit.unit)) else {
+            return;
+        };
+        let part = slot.read();
+        let clock = part.pace().at(now_ns.min(segment.end_ns).saturating_sub(segment.start_ns));
+        cell.level.give(tag, clock.saturating_sub(part.burst), unit.after, amount);
+    }
+
+    /// Lowers the retry level by a deposit, into debt of at most one burst.
+    fn take_deposit_back(&self, deposit: i64) {
+        for _ in 0..TRIES {
+            let (tag, _) = self.hot.retry.read();
+            let segment = self.slot(tag).read();
+            let deepest = segment.retry_clock(self.earned(segment.flags)).saturating_add(segment.retry_burst);
+            let change = |mark: i64| mark.max(mark.saturating_add(deposit).min(deepest.min(CLOCK_MAX)));
+            if self.hot.retry.change(tag, change).is_ok() {
+                return;
+            }
+        }
+    }
+
+    fn earn(&self, spent: &Spent) {
+        if spent.is(spent::FALLBACK) {
+            self.lock().earn_beyond();
+        } else {
+            self.hot.successes.fetch_add(1, AcqRel);
+        }
+    }
+
+    fn settle_units(&self, spent: &Spent, now_ns: i64, actual: &[Cost]) {
+        let Some(cells) = self.cells.get() else { return };
+        for cost in actual {
+            let estimated = spent.units.iter().flatten().find(|unit| unit.unit == cost.unit);
+            let more = cost.amount_micros.saturating_sub(estimated.map_or(0, |unit| unit.estimate_micros));
+            if more > 0 {
+                self.charge(cells, now_ns, cost.unit, more);
+            } else if let (Some(unit), true) = (estimated, now_ns < spent.until_ns) {
+                let segment = self.slot(spent.tag).read();
+                self.refund(spent.tag, &segment, now_ns, unit, more.saturating_neg());
+            }
+        }
+    }
+
+    /// Takes `amount`, into debt of at most one burst of the lease; what exceeds that is overuse.
+    fn charge(&self, cells: &Cells, now_ns: i64, unit: UnitId, amount: i64) {
+        let mut left = amount;
+        for _ in 0..TRIES {
+            let tag = self.hot.admission.tag();
+            let Some((cell, slot)) = find(cells, tag.is_odd(), unit) else { break };
+            let segment = self.slot(tag).read();
+            if now_ns >= segment.end_ns {
+                self.turn(now_ns);
+                continue;
+            }
+            let part = slot.read();
+            let clock = part.pace().at(now_ns.saturating_sub(segment.start_ns));
+            let deepest = clock.saturating_add(part.debt);
+            let mut taken = 0;
+            let changed = cell.level.change(tag, |mark| {
+                let mark = mark.max(clock.saturating_sub(part.burst));
+                taken = amount.min(deepest.saturating_sub(mark).max(0));
+                mark.saturating_add(taken)
+            });
+            if changed.is_ok() {
+                left = amount.saturating_sub(taken);
+                break;
+            }
+            self.turn(now_ns);
+        }
+        if left > 0 {
+            self.counters.overuse.fetch_add(left, Relaxed);
+        }
+    }
+}
+
+/// Refusals that do not depend on levels.
+fn final_refusal(ask: &LocalAsk<'_>, flags: u32, attempts: u32) -> Option<Denied> {
+    if ask.attempt.is_retry() && flags & RETRIES_OFF != 0 {
+        return Some(Denied::because(DenyReason::RetriesOff));
+    }
+    (ask.attempt.number > attempts).then(|| Denied { impossible: true, ..Denied::because(DenyReason::AttemptLimit) })
+}
+
+/// The cell of a unit, and its numbers.
+pub(super) fn find(cells: &Cells, odd: bool, unit: UnitId) -> Option<(&UnitCell, &UnitSlot)> {
+    cells.iter().map(|cell| (cell, cell.slot(odd))).find(|(_, slot)| slot.id.load(Relaxed) == unit.raw())
+}
+
+fn take_unit(cells: &Cells, tag: Tag, elapsed_ns: i64, priority: Priority, cost: &Cost) -> Result<i64, Missed> {
+    let (cell, slot) = find(cells, tag.is_odd(), cost.unit).ok_or(Missed::Short)?;
+    let part = slot.read();
+    let amount = cost.amount_micros;
+    if amount > part.burst {
+        return Err(Missed::Short);
+    }
+    let keep = by_class(priority, &part.keep_sheddable, &part.keep_default, &part.keep_critical);
+    cell.level.take(tag, part.pace().at(elapsed_ns), part.burst, needed(part.burst, amount, *keep), amount)
+}
