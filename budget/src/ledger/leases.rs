@@ -119,13 +119,23 @@ impl Leases {
         self.whole.quota().scaled(self.terms.part_ppm, PPM)
     }
 
+    /// What a lost ledger may have leased of it: a part that was lowered a moment ago still counts.
+    fn lendable_before(&self) -> Amounts {
+        let part_ppm = if on(Guard::WidestPart) {
+            self.terms.widest_part_ppm.max(self.terms.part_ppm)
+        } else {
+            self.terms.part_ppm
+        };
+        self.whole.quota().scaled(part_ppm, PPM)
+    }
+
     /// What may still be out from before the epoch opened: charged like one more holder until the quarantine ends.
     pub(super) fn unknown(&self, now_ms: i64) -> Amounts {
         if now_ms >= self.quarantine_until_ms {
             return Amounts::default();
         }
         let mut leasable =
-            if on(Guard::UnknownFollowsPolicy) { self.leasable() } else { self.leasable_at_opening.clone() };
+            if on(Guard::UnknownFollowsPolicy) { self.lendable_before() } else { self.leasable_at_opening.clone() };
         if !on(Guard::UnknownWholeCurve) {
             let total_ms = self.terms.longest_curve_ms.saturating_add(self.terms.margin_ms);
             let opened_ms = self.quarantine_until_ms.saturating_sub(self.terms.overlap_ms).saturating_sub(total_ms);
@@ -302,7 +312,7 @@ impl Ledger {
         fresh.identity = ground.identity;
         fresh.epoch = Epoch { number, id: ground.fresh_id };
         fresh.lost = lost;
-        fresh.leasable_at_opening = fresh.leasable();
+        fresh.leasable_at_opening = fresh.lendable_before();
         let terms = &fresh.terms;
         if ground.fresh_store {
             fresh.wait_until_ms = self.now_ms;
@@ -401,7 +411,7 @@ impl Leases {
         let lower = |now: i64, then: i64| i64::from(now < then);
         let lowered = !after.zip(&before, lower).is_zero()
             || after.units.len() < before.units.len()
-            || numbers.lease.is_none()
+            || !numbers.leases_permitted()
             || self.terms.curve.total_ms() < before_curve_ms;
         if lowered && on(Guard::ReplayDies) {
             self.dead_generation = self.generation;
