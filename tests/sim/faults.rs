@@ -87,6 +87,7 @@ impl World {
         self.queue.push(self.now + overlap_ms * MS, Event::Bury(old));
         let too_long_ms = overlap_ms - (self.scenario.timing.overlap_ms - 2_000);
         if too_long_ms > 0 {
+            self.two_until = self.now + overlap_ms * MS;
             let bound = self.history.bound();
             let admissions = bound.rate / 1_000 * too_long_ms + bound.burst;
             self.history.widenings.push(Widening { at: self.now, admissions, retries: bound.retry_burst });
@@ -99,6 +100,7 @@ impl World {
             master.clock.jump(by_ms);
         }
         if by_ms > 0 {
+            self.history.jumped = true;
             let bound = self.history.bound();
             let recently = self.last_jump.is_some_and(|at| self.now - at < bound.curve_ms * MS);
             if !recently {

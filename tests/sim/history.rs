@@ -67,6 +67,8 @@ pub(crate) struct History {
     /// Permits: from, to.
     pub permits: Vec<(i64, i64)>,
     pub permit_ttl_ms: i64,
+    /// A clock of a store went forward.
+    pub jumped: bool,
     /// Micro-tokens per second that leases carried, from time to time.
     pub held: Vec<(i64, i64)>,
     /// The first thing that went wrong.
@@ -117,6 +119,7 @@ impl History {
             counts_epochs: true,
             permits: Vec::new(),
             permit_ttl_ms: 0,
+            jumped: false,
             held: Vec::new(),
             violation: None,
         }

@@ -77,6 +77,8 @@ pub(crate) fn plain(family: &'static str, rng: &mut Rng, spec: Spec, holders: us
 /// Ends a scenario: at `at_ms` all that can be healed is, and there is calm for long enough to judge the return.
 pub(crate) fn heal(scenario: &mut Scenario, at_ms: i64) {
     use crate::scenario::Fault;
+    // Nothing may go wrong later.
+    let at_ms = scenario.faults.iter().map(|(at_ms, _)| at_ms + 1).max().unwrap_or(0).max(at_ms);
     scenario.at(at_ms, Fault::Weather(Net::GOOD));
     for replica in 0..scenario.replicas {
         scenario.at(at_ms, Fault::CutReplica(replica, false));

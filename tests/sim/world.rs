@@ -5,8 +5,8 @@ use std::{rc::Rc, sync::Arc};
 use budget::{
     decision::{Admitted, Answer, Attempt, Cause, Outcome, Release, Reserve, Step},
     ids::{PolicyVersion, ReservationId},
-    lease::{Epoch, SyncAnswer, SyncAsk},
-    policy::Policy,
+    lease::{Curve, Epoch, SyncAnswer, SyncAsk},
+    policy::{LeaseNumbers, Numbers, Policy},
 };
 
 use crate::{
@@ -79,6 +79,8 @@ pub(crate) struct World {
     pub beyond: Vec<Beyond>,
     /// Cases of two processes under one incarnation.
     pub twins: Vec<Twins>,
+    /// Two masters live longer than they should, until then.
+    pub two_until: i64,
     /// The forward jump that counts for those after it.
     pub last_jump: Option<i64>,
     /// Retries that direct callers owe to their originals.
@@ -90,14 +92,11 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(seed: u64, scenario: Rc<Scenario>) -> Self {
         let mut rng = Rng::new(seed);
-        let longest_curve_ms = scenario.longest_curve_ms();
         let known: Vec<_> = (scenario.policies.iter().enumerate())
             .map(|(index, spec)| {
                 let policy = Policy::new(spec.clone()).unwrap_or_else(|error| panic!("{error}"));
                 let mut numbers = policy.numbers_timed(false, true, &scenario.timing);
-                if let Some(lease) = &mut numbers.lease {
-                    lease.longest_curve_ms = longest_curve_ms;
-                }
+                numbers.lease = Some(lately(&scenario, &numbers));
                 let number = i64::try_from(index + 1).unwrap();
                 Known { version: PolicyVersion { number, id: bits(&mut rng) }, policy, numbers: Arc::new(numbers) }
             })
@@ -129,6 +128,7 @@ impl World {
             history,
             beyond: Vec::new(),
             twins: Vec::new(),
+            two_until: 0,
             last_jump: None,
             direct_retries: 0.0,
             rng,
@@ -297,6 +297,24 @@ impl World {
         let _ = coordinators.call(replica, false, *now, rng, history, |ledger, _| {
             let _ = ledger.step(&step);
         });
+    }
+}
+
+/// What a caller knows that has seen all policies of a scenario: leases of any may be out.
+fn lately(scenario: &Scenario, numbers: &Numbers) -> LeaseNumbers {
+    let specs = &scenario.policies;
+    let (part_ppm, curve) = match &numbers.lease {
+        Some(lease) => (lease.part_ppm, lease.curve.clone()),
+        None => (0, Curve(specs[0].lease.curve.as_slice().into())),
+    };
+    LeaseNumbers {
+        part_ppm,
+        widest_part_ppm: specs.iter().map(|spec| spec.lease.part_ppm).max().unwrap_or(0),
+        curve,
+        longest_curve_ms: scenario.longest_curve_ms(),
+        margin_ms: scenario.timing.margin_ms,
+        overlap_ms: scenario.timing.overlap_ms,
+        step_max_ms: scenario.timing.step_max_ms,
     }
 }
 

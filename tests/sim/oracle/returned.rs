@@ -75,9 +75,13 @@ impl World {
 /// T5: permits in flight are at most `max_in_flight`, and as many again for each epoch opened within a permit's life.
 pub(crate) fn judge_permits(history: &History) -> Result<(), String> {
     let mut ends = Vec::new();
+    // By the ledger's clock a permit may end earlier: by its drift, and by what a jump gains.
+    let ttl = history.permit_ttl_ms * MS;
+    let gained = if history.jumped { 2_000 * MS } else { 0 };
+    let surely = ttl - ttl / 1_000 - 5 * MS - gained;
     for (from, to) in &history.permits {
         ends.push((*from, 1_i64));
-        ends.push((*to, -1));
+        ends.push(((*to).min(from + surely.max(0)), -1));
     }
     // At equal times what ends comes first.
     ends.sort_unstable();
@@ -93,7 +97,6 @@ pub(crate) fn judge_permits(history: &History) -> Result<(), String> {
             }
             slots.push((i64::MAX, bound.slots));
         }
-        let ttl = history.permit_ttl_ms * MS;
         let most = slots.iter().filter(|(until, _)| *until >= at - ttl).map(|(_, slots)| *slots).max().unwrap_or(0);
         let allowed = most * (1 + history.epochs_between(at - ttl, at));
         if in_flight > allowed {

@@ -105,6 +105,9 @@ impl World {
 
     /// Judges the sums. Cheap: it runs after every event that could change one.
     pub(crate) fn check_state(&mut self) {
+        if self.now <= self.two_until {
+            return;
+        }
         let held = self.all_held();
         let bound = self.history.bound();
         let copies = self.twins_allowed();

@@ -51,6 +51,14 @@ fn even(rng: &mut Rng, curve: &[(i64, i64)]) -> Spec {
     spec(rate, i64::from(rate), 100_000, 20, 1, curve)
 }
 
+/// A policy of which so many holders have several tokens each, at every step.
+fn ample(rng: &mut Rng, holders: usize) -> Spec {
+    let rate = u32::try_from(holders).unwrap() * u32::try_from(rng.between(4, 10)).unwrap();
+    let burst = i64::from(rate) * rng.between(2, 4);
+    let curve = any_curve(rng);
+    spec(rate, burst, 100_000, burst, 1, curve)
+}
+
 fn anyhow(rng: &mut Rng) -> Spec {
     let curve = any_curve(rng);
     even(rng, curve)
@@ -363,8 +371,8 @@ fn permits(rng: &mut Rng) -> Scenario {
 
 /// Store and replicas are all gone: the fleet lives by its curves.
 fn outage(rng: &mut Rng) -> Scenario {
-    let spec = anyhow(rng);
     let holders = usize::try_from(rng.between(2, 8)).unwrap();
+    let spec = ample(rng, holders);
     let mut scenario = plain("outage", rng, spec, holders);
     let from_ms = 40_000 + rng.between(0, 10_000);
     let to_ms = from_ms + scenario.longest_curve_ms() + 5_000;
@@ -376,8 +384,8 @@ fn outage(rng: &mut Rng) -> Scenario {
 
 /// Nothing happens.
 fn calm(rng: &mut Rng) -> Scenario {
-    let spec = anyhow(rng);
     let holders = usize::try_from(rng.between(1, 12)).unwrap();
+    let spec = ample(rng, holders);
     let mut scenario = plain("calm", rng, spec, holders);
     scenario.duration_ms = 100_000;
     scenario.work.push(Work::Calm { from_ms: 10_000, to_ms: 100_000, percent: 80 });
@@ -398,8 +406,8 @@ fn few(rng: &mut Rng) -> Scenario {
 
 /// A majority falls idle; what it had comes to those who ask.
 fn idle(rng: &mut Rng) -> Scenario {
-    let spec = anyhow(rng);
     let holders = usize::try_from(rng.between(4, 10)).unwrap();
+    let spec = ample(rng, holders);
     let mut scenario = plain("idle", rng, spec, holders);
     // Those who go on ask for enough.
     for asker in &mut scenario.askers {
