@@ -7,6 +7,7 @@
 extern crate budget_guarded as budget;
 
 mod faults;
+mod guards;
 mod history;
 mod net;
 mod oracle;

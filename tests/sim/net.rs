@@ -1,9 +1,6 @@
 //! The network: loses, doubles, delays and so reorders; cuts are elsewhere.
 
-use crate::{
-    rng::Rng,
-    time::{MS, S},
-};
+use crate::{rng::Rng, time::MS};
 
 /// Conditions of the moment.
 #[derive(Clone, Copy, Debug)]
@@ -46,9 +43,4 @@ impl Net {
             _ => Self { loss: 50, double: 300, late: 400, late_ms: 30_000, usual_ms: 10 },
         }
     }
-}
-
-/// A random time of up to so many seconds.
-pub(crate) fn seconds(rng: &mut Rng, most: i64) -> i64 {
-    rng.between(0, most * S)
 }

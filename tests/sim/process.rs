@@ -326,7 +326,8 @@ impl World {
         self.history.admissions.push(Admission { at: now, retry_micros, source, stream, unsent: false });
         let admission = self.history.admissions.len() - 1;
         let slots = self.coordinators.known[self.coordinators.published].numbers.slots_limited;
-        let permit = slots.then(|| self.permit());
+        // The fallback limits rates, not permits.
+        let permit = (slots && source == Source::Lease).then(|| self.permit());
         let until = self.processes[index].step_end(now);
         let sent = Sent { spent, admission, permit, until };
         match self.rng.below(100) {

@@ -20,7 +20,7 @@ use crate::{
     guard::{Guard, on},
     lease::{Amounts, Epoch, Ground, HolderId, Incarnation},
     policy::{LeaseNumbers, Numbers},
-    units::PPM,
+    units::{MICROS_PER_TOKEN, PPM},
 };
 use holders::Record;
 pub use sync::HolderView;
@@ -114,9 +114,19 @@ impl Leases {
         }
     }
 
-    /// What may be leased of the policy of the moment.
+    /// What may be leased of the policy of the moment. A whole token of each burst stays for direct callers, who could do
+    /// nothing with less, whatever their rate.
     pub(super) fn leasable(&self) -> Amounts {
-        self.whole.quota().scaled(self.terms.part_ppm, PPM)
+        let quota = self.whole.quota();
+        let most = |part: i64, whole: i64, one: i64| part.min(whole.saturating_sub(one)).max(0);
+        let mut part = quota.scaled(self.terms.part_ppm, PPM);
+        part.burst = most(part.burst, quota.burst, MICROS_PER_TOKEN);
+        part.retry_burst = most(part.retry_burst, quota.retry_burst, MICROS_PER_TOKEN);
+        part.slots = most(part.slots, quota.slots, 1);
+        for (unit, whole) in part.units.iter_mut().zip(&quota.units) {
+            unit.burst = most(unit.burst, whole.burst, MICROS_PER_TOKEN);
+        }
+        part
     }
 
     /// What a lost ledger may have leased of it: a part that was lowered a moment ago still counts.

@@ -35,7 +35,10 @@ impl World {
         let Self { coordinators, history, rng, now, .. } = self;
         let called = coordinators.call(0, false, *now, rng, history, |ledger, _| ledger.list_holders(None, 1_000));
         let Called::Done(holders) = called else { return Err("T4: nothing answers".to_owned()) };
-        match holders.iter().find(|view| view.charged.rate > 0 && !alive.contains(&view.holder)) {
+        match holders
+            .iter()
+            .find(|view| (view.charged.rate > 0 || view.charged.slots > 0) && !alive.contains(&view.holder))
+        {
             Some(view) => Err(format!("T4: {:?} is dead and still charged {:?}", view.holder, view.charged)),
             None => Ok(()),
         }
@@ -60,7 +63,7 @@ impl World {
     }
 
     /// How the current master lends.
-    fn lending(&self) -> String {
+    pub(crate) fn lending(&self) -> String {
         let Some(ledger) = &self.coordinators.masters[self.coordinators.current].ledger else { return String::new() };
         let views: Vec<_> = (ledger.list_holders(None, 1_000).iter())
             .map(|view| {

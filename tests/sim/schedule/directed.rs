@@ -409,11 +409,13 @@ fn idle(rng: &mut Rng) -> Scenario {
     let holders = usize::try_from(rng.between(4, 10)).unwrap();
     let spec = ample(rng, holders);
     let mut scenario = plain("idle", rng, spec, holders);
+    let idle = holders * 2 / 3;
     // Those who go on ask for enough.
-    for asker in &mut scenario.askers {
-        asker.originals *= 2.0;
+    let rate: f64 = scenario.askers.iter().map(|asker| asker.originals).sum();
+    for asker in &mut scenario.askers[idle..] {
+        asker.originals = rate / (holders - idle) as f64;
     }
-    for process in 0..holders * 2 / 3 {
+    for process in 0..idle {
         scenario.at(40_000, Fault::Demand(process, 0));
     }
     scenario.direct = 0.0;

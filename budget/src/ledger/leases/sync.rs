@@ -479,8 +479,18 @@ impl Leases {
         }
         if on(Guard::WithinFree) {
             let mut free = leasable.zip(&others, less).zip(&unknown, less);
+            // Slots that direct callers have in flight are charged already, so that they come free one by one and a later
+            // request finds them; else direct callers would take them again for ever.
+            let slots = value.slots.min(free.slots);
             let direct_slots = less(less(less(whole_slots, others.slots), unknown.slots), in_flight);
             free.slots = free.slots.min(direct_slots);
+            let step_ms = self.terms.curve.0.first().map_or(0, |step| step.duration_ms);
+            if slots > free.slots
+                && let Some(life) = self.life_mut(ask)
+            {
+                life.slots_linger = life.slots_linger.max(slots);
+                life.slots_until_ms = life.slots_until_ms.max(now_ms.saturating_add(step_ms));
+            }
             if booked {
                 free.rate = free.rate.min(own.rate);
                 free.burst = free.burst.min(own.burst);
