@@ -29,7 +29,7 @@ impl World {
                 self.coordinators.bury(old);
             }
             Fault::Flush => self.coordinators.flush(),
-            Fault::FailOver { back_ms, overlap_ms } => self.fail_over(back_ms, overlap_ms),
+            Fault::FailOver { back_ms, overlap_ms, split } => self.fail_over(back_ms, overlap_ms, split),
             Fault::Jump(by_ms) => self.jump(by_ms),
             Fault::Pause(process, true) => self.processes[process].paused = true,
             Fault::Suspend(process, true) => {
@@ -76,12 +76,16 @@ impl World {
     }
 
     /// A second master with an old copy of the state; the first lives on for a while.
-    fn fail_over(&mut self, back_ms: i64, overlap_ms: i64) {
+    fn fail_over(&mut self, back_ms: i64, overlap_ms: i64, split: bool) {
         let old = self.coordinators.current;
         let ledger = self.coordinators.state_before(back_ms, self.now);
         let new = self.coordinators.replace(&mut self.rng, ledger);
         for replica in 0..self.coordinators.replicas.len() {
-            let at = self.now + self.rng.between(0, overlap_ms * MS);
+            let at = match (split, replica) {
+                (true, 0) => self.now + overlap_ms * MS,
+                (true, _) => self.now,
+                (false, _) => self.now + self.rng.between(0, overlap_ms * MS),
+            };
             self.queue.push(at, Event::Turn(replica, new));
         }
         self.queue.push(self.now + overlap_ms * MS, Event::Bury(old));

@@ -152,14 +152,16 @@ impl History {
         let curve_ms = self.in_force.iter().map(|(policy, ..)| self.quotas[*policy].curve_ms).max().unwrap_or(0);
         let one = (curve_ms + self.late_ms) * MS;
         let mut horizon = one;
-        while self.counts_epochs {
+        if !self.counts_epochs {
+            return one;
+        }
+        loop {
             let wider = one * (1 + self.epochs_between(now - horizon, now));
             if wider <= horizon {
-                break;
+                return horizon;
             }
             horizon = wider;
         }
-        horizon
     }
 
     /// What bounds now.

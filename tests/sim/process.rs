@@ -30,6 +30,8 @@ pub(crate) struct Process {
     pub clock: HostClock,
     /// The replica it talks to.
     pub endpoint: usize,
+    /// It never talks to another.
+    pinned: bool,
     pub cut: bool,
     pub life: u32,
     /// The machine, while it lives.
@@ -70,7 +72,8 @@ impl Process {
             demand: 100,
             retries: 0.0,
             clock,
-            endpoint,
+            endpoint: asker.endpoint.unwrap_or(endpoint),
+            pinned: asker.endpoint.is_some(),
             cut: false,
             life: 0,
             holder: None,
@@ -225,9 +228,9 @@ impl World {
             }
             Action::Send { ask, attempt } => {
                 let ask = Rc::new(*ask);
-                let (endpoint, life, cut) = (process.endpoint, process.life, process.cut);
+                let (endpoint, life, cut, pinned) = (process.endpoint, process.life, process.cut, process.pinned);
                 // An unanswered client tries another endpoint now and then.
-                if self.rng.chance(1, 3) {
+                if !pinned && self.rng.chance(1, 3) {
                     let other = self.rng.below(self.scenario.replicas as u64);
                     self.processes[index].endpoint = usize::try_from(other).unwrap_or(0);
                 }
@@ -256,7 +259,7 @@ impl World {
             sequence: reply.sequence,
             nonce: reply.nonce,
             // Some transports can tell.
-            attempt: (index % 2 == 0).then_some(attempt),
+            attempt: index.is_multiple_of(2).then_some(attempt),
             answer: &reply.answer,
             rules: Some(&reply.rules),
         };

@@ -28,8 +28,8 @@ pub(crate) enum Fault {
     /// The state is deleted; the process stays.
     Flush,
     /// A second master starts with the state of `back_ms` ago; the old one lives on for `overlap_ms`, and replicas turn to
-    /// the new one one by one meanwhile.
-    FailOver { back_ms: i64, overlap_ms: i64 },
+    /// the new one one by one meanwhile; or, `split`, the first at the very end and all others at once.
+    FailOver { back_ms: i64, overlap_ms: i64, split: bool },
     /// The masters' clocks jump.
     Jump(i64),
     /// No code of a process runs, its clock goes on; then it does again.
@@ -62,6 +62,8 @@ pub(crate) struct Asker {
     pub originals: f64,
     /// It is alive from the beginning.
     pub starts: bool,
+    /// The only replica it talks to; none: any.
+    pub endpoint: Option<usize>,
 }
 
 /// One run.

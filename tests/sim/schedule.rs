@@ -47,6 +47,7 @@ pub(crate) fn askers(rng: &mut Rng, count: usize, spec: &Spec, times: f64) -> Ve
             weight: if rng.chance(1, 4) { 2 } else { 1 },
             originals: rate * times * part / whole,
             starts: true,
+            endpoint: None,
         })
         .collect()
 }

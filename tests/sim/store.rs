@@ -11,7 +11,7 @@ use budget::{
 };
 
 use crate::{
-    history::History,
+    history::{History, Quota},
     rng::Rng,
     time::{HostClock, MS, WallClock},
 };
@@ -227,6 +227,12 @@ impl Coordinators {
         let master = &mut self.masters[self.current];
         master.ledger = None;
         master.in_force = None;
+    }
+
+    /// The quotas of the policy that a replica's master decides by.
+    pub(crate) fn decides_by(&self, replica: usize) -> Option<Quota> {
+        let (version, _) = self.masters[self.replicas[replica].master].in_force?;
+        self.known.iter().find(|known| known.version == version).map(|known| Quota::of(&known.numbers))
     }
 
     pub(crate) fn reaches(&self, replica: usize) -> bool {

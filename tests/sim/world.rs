@@ -230,6 +230,7 @@ impl World {
         }
         self.coordinators.note(replica, self.now, &mut self.history);
         self.check_state();
+        self.check_grant(replica, &answer);
         let rules = self.coordinators.rules(replica, holders);
         let reply = Rc::new(Reply { sequence: ask.sequence, nonce: ask.nonce, answer, rules });
         for delay in self.net.deliveries(&mut self.rng).into_iter().flatten() {

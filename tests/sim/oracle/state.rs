@@ -1,7 +1,7 @@
 //! T3, at every event: what is held, what direct callers share and what is unknown fit into the policy together, and no
 //! level is above its cap.
 
-use budget::lease::Amounts;
+use budget::lease::{Amounts, SyncAnswer};
 
 use crate::{history::Quota, world::World};
 
@@ -100,6 +100,16 @@ impl World {
                 });
                 return;
             }
+        }
+    }
+
+    /// Nothing is granted that the policy of the moment does not have: it was lowered for all requests after that.
+    pub(crate) fn check_grant(&mut self, replica: usize, answer: &SyncAnswer) {
+        let SyncAnswer::Granted(grant) = answer else { return };
+        let Some(quota) = self.coordinators.decides_by(replica) else { return };
+        let value = Part::of(&grant.value);
+        if !value.within(quota) {
+            self.history.violated(self.now, "T3", || format!("granted {value:?} of {quota:?}"));
         }
     }
 

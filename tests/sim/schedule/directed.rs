@@ -16,7 +16,7 @@ use crate::{
 pub(crate) type Family = fn(&mut Rng) -> Scenario;
 
 /// All of them, by name.
-pub(crate) const FAMILIES: [(&str, Family); 20] = [
+pub(crate) const FAMILIES: [(&str, Family); 23] = [
     ("cut-and-lend", cut_and_lend),
     ("lower-lose-raise", lower_lose_raise),
     ("overlap", overlap),
@@ -37,6 +37,9 @@ pub(crate) const FAMILIES: [(&str, Family); 20] = [
     ("farewell", farewell),
     ("newcomers", newcomers),
     ("late-sends", late_sends),
+    ("lend-in-overlap", lend_in_overlap),
+    ("proved-twice", proved_twice),
+    ("raise", raise),
 ];
 
 fn cut(scenario: &mut Scenario, processes: &[usize], at_ms: i64, cut: bool) {
@@ -158,7 +161,7 @@ fn overlap(rng: &mut Rng) -> Scenario {
             }
         }
         let overlap_ms = if rng.chance(1, 8) { rng.between(4_000, 9_000) } else { rng.between(2_000, 4_000) };
-        scenario.at(at_ms, Fault::FailOver { back_ms: rng.between(0, 4_000), overlap_ms });
+        scenario.at(at_ms, Fault::FailOver { back_ms: rng.between(0, 4_000), overlap_ms, split: rng.chance(1, 3) });
         at_ms += rng.between(8_000, 50_000);
     }
     heal(&mut scenario, at_ms + 10_000);
@@ -498,5 +501,77 @@ fn late_sends(rng: &mut Rng) -> Scenario {
         at_ms += rng.between(1_000, 10_000);
     }
     heal(&mut scenario, at_ms + 10_000);
+    scenario
+}
+
+/// Who was cut off proves to the new master what it holds, a moment before its step ends; the old master lends the freed
+/// half to one it still talks to, and the new one might do the same.
+fn lend_in_overlap(rng: &mut Rng) -> Scenario {
+    let spec = anyhow(rng);
+    let mut scenario = plain("lend-in-overlap", rng, spec, 3);
+    let step_ms = scenario.policies[0].lease.curve[0].duration_ms;
+    scenario.timing.overlap_ms = 14_000;
+    let overlap_ms = rng.between(9_000, 12_000);
+    // One talks to the old master as long as it lives, the others to the new one.
+    for (asker, endpoint) in scenario.askers.iter_mut().zip([1, 0, 1]) {
+        asker.endpoint = Some(endpoint);
+        asker.weight = 1;
+    }
+    // The third comes when there is something to get.
+    scenario.askers[2].starts = false;
+    let cut_ms = 20_000 + rng.between(0, 4_000);
+    let lost_ms = cut_ms + step_ms - rng.between(500, 5_000);
+    scenario.at(cut_ms, Fault::CutProcess(0, true));
+    scenario.at(lost_ms, Fault::FailOver { back_ms: 0, overlap_ms, split: true });
+    scenario.at(lost_ms + 50, Fault::CutProcess(0, false));
+    let again_ms = lost_ms + rng.between(200, 2_000);
+    scenario.at(again_ms, Fault::CutProcess(0, true));
+    scenario.at(lost_ms + rng.between(1_000, 10_000), Fault::Start(2));
+    heal(&mut scenario, lost_ms + 50_000);
+    scenario
+}
+
+/// Replies are lost and policies are lowered a little after a loss of state, so that proofs are answered with DEAD and
+/// come again; others, cut off, have proved nothing.
+fn proved_twice(rng: &mut Rng) -> Scenario {
+    let curve = CURVES[0];
+    let first = even(rng, curve);
+    let holders = usize::try_from(rng.between(2, 5)).unwrap();
+    let mut scenario = plain("proved-twice", rng, first.clone(), holders);
+    for step in 1..=8 {
+        let mut lower = first.clone();
+        lower.retry_burst_tokens -= step;
+        scenario.policies.push(lower);
+    }
+    let (away, near): (Vec<_>, Vec<_>) = (0..holders).partition(|index| index % 2 == 0);
+    let at_ms = 20_000 + rng.between(0, 5_000);
+    cut(&mut scenario, &away, at_ms - 500, true);
+    scenario.at(at_ms, Fault::Flush);
+    scenario.at(at_ms, Fault::Weather(Net { loss: 500, double: 0, late: 0, late_ms: 0, usual_ms: 20 }));
+    for step in 1..=8 {
+        let step_ms = i64::try_from(step).unwrap() * 1_000;
+        scenario.at(at_ms + step_ms + rng.between(0, 900), Fault::Publish(step));
+    }
+    scenario.at(at_ms + 12_000, Fault::Weather(Net::GOOD));
+    let _ = near;
+    heal(&mut scenario, at_ms + 40_000);
+    scenario
+}
+
+/// The rate is raised, not the burst, when nobody has called for a while.
+fn raise(rng: &mut Rng) -> Scenario {
+    let low = spec(5, 10, 100_000, 10, 0, CURVES[1]);
+    let high = spec(60, 10, 100_000, 10, 0, CURVES[1]);
+    let mut scenario = plain("raise", rng, low, 1);
+    scenario.policies.push(high);
+    scenario.direct = 60.0;
+    scenario.askers[0].starts = false;
+    let at_ms = 20_000 + rng.between(0, 5_000);
+    for replica in 0..scenario.replicas {
+        scenario.at(at_ms, Fault::CutReplica(replica, true));
+        scenario.at(at_ms + 2_500, Fault::CutReplica(replica, false));
+    }
+    scenario.at(at_ms + 2_400, Fault::Publish(1));
+    scenario.duration_ms = at_ms + 20_000;
     scenario
 }

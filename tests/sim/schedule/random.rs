@@ -95,7 +95,7 @@ fn fault(rng: &mut Rng, scenario: &mut Scenario, at_ms: i64) {
     let replica = usize::try_from(rng.below(scenario.replicas as u64)).unwrap();
     let long = rng.between(500, *rng.clone().pick(&[3_000, 30_000, 90_000]));
     let end_ms = at_ms + long;
-    match rng.below(15) {
+    match rng.below(16) {
         0 => scenario.at(at_ms, Fault::Weather(Net::random(rng))),
         1 => {
             for cut in 0..scenario.askers.len() {
@@ -128,7 +128,7 @@ fn fault(rng: &mut Rng, scenario: &mut Scenario, at_ms: i64) {
         7 => scenario.at(at_ms, Fault::Flush),
         8 if scenario.timing.overlap_ms > 2_000 => {
             let overlap_ms = rng.between(0, scenario.timing.overlap_ms - 2_000);
-            scenario.at(at_ms, Fault::FailOver { back_ms: rng.between(0, 5_000), overlap_ms });
+            scenario.at(at_ms, Fault::FailOver { back_ms: rng.between(0, 5_000), overlap_ms, split: rng.chance(1, 3) });
         }
         9 => {
             let by_ms = *rng.pick(&[3_600_000, 1_500, 30_000, -30_000, -3_600_000, 700]);
@@ -150,6 +150,7 @@ fn fault(rng: &mut Rng, scenario: &mut Scenario, at_ms: i64) {
             scenario.at(at_ms, Fault::Demand(process, 0));
             scenario.at(end_ms, Fault::Demand(process, 100));
         }
+        14 => scenario.at(at_ms, Fault::Revoke(process)),
         _ => {
             scenario.at(at_ms, Fault::Kill(process));
             scenario.at(at_ms + rng.between(1, 20_000), Fault::Start(process));
