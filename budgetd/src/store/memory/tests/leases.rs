@@ -131,7 +131,7 @@ async fn a_word_lends_at_once_and_is_withdrawn_when_an_earlier_lease_turns_up() 
     assert_eq!(world.lending("more").unwrap().quarantine_left_ms, QUARANTINE_MS);
 }
 
-/// Seen to fail without heartbeats: after 24 s the whole lease was still charged, and so it would be for ever.
+/// Seen to fail without heartbeats: after 23.5 s the whole lease was still charged.
 #[tokio::test]
 async fn heartbeats_keep_the_time_of_leases_and_end_with_them() {
     let mut world = World::with_word(LENT).await;
