@@ -93,7 +93,7 @@ pub struct Counts {
     pub standing: Standing,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     leasing: Leasing,
     endpoints: Arc<Endpoints>,
     releases: mpsc::Sender<(Dependency, Release)>,
@@ -193,6 +193,14 @@ impl LeasedClient {
     pub fn dependency(&self, dependency: &Dependency) -> Result<Handle, TooManyDependencies> {
         let leased = self.inner.leasing.dependency(dependency)?;
         Ok(Handle { leased, inner: Arc::clone(&self.inner) })
+    }
+
+    pub(crate) const fn of(inner: Arc<Inner>) -> Self {
+        Self { inner }
+    }
+
+    pub(crate) const fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 
     /// The holder's name.

@@ -143,6 +143,25 @@ impl Default for LeasingOptions {
     }
 }
 
+// === impl Standing ===
+
+impl Standing {
+    /// All of them, in the order of their codes.
+    pub const ALL: [Self; 5] = [Self::Unleased, Self::Leased, Self::Degraded, Self::Direct, Self::Fallback];
+
+    /// The name in logs and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unleased => "unleased",
+            Self::Leased => "leased",
+            Self::Degraded => "degraded",
+            Self::Direct => "direct",
+            Self::Fallback => "fallback",
+        }
+    }
+}
+
 // === impl Leasing ===
 
 impl Leasing {
@@ -268,13 +287,8 @@ impl Leased {
     /// How it stands.
     #[must_use]
     pub fn standing(&self) -> Standing {
-        match self.standing.load(Ordering::Relaxed) {
-            1 => Standing::Leased,
-            2 => Standing::Degraded,
-            3 => Standing::Direct,
-            4 => Standing::Fallback,
-            _ => Standing::Unleased,
-        }
+        let code = usize::from(self.standing.load(Ordering::Relaxed));
+        Standing::ALL.get(code).copied().unwrap_or(Standing::Unleased)
     }
 }
 

@@ -35,6 +35,7 @@ mod endpoints;
 mod error;
 mod leased;
 pub mod leasing;
+mod metrics;
 mod permit;
 mod session;
 mod transport;
