@@ -96,6 +96,8 @@ pub struct View {
     pub in_flight: i64,
     /// Totals.
     pub counters: Counters,
+    /// Where leases are permitted, or some are out.
+    pub lending: Option<Box<Lending>>,
 }
 
 // === impl Counters ===
@@ -326,6 +328,7 @@ impl Ledger {
                 .collect(),
             in_flight: self.in_flight.saturating_sub(ended),
             counters: self.counters,
+            lending: self.lending_at(now_ms).map(Box::new),
         }
     }
 }

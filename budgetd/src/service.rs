@@ -10,6 +10,7 @@ mod budget_service;
 mod deadline;
 mod session;
 mod status;
+mod sync;
 
 use std::{
     sync::{
@@ -28,7 +29,7 @@ use crate::{
     config::ServerLimits,
     policies::Policies,
     shutdown::Stop,
-    store::{Answered, Store, StoreError},
+    store::{Answered, Store, StoreError, fallback::Sharers},
     telemetry::{Call, Decisions, StoreHealth, decisions::Asked},
 };
 use deadline::TimeLimit;
@@ -53,6 +54,8 @@ pub struct Core<S> {
     pub store_health: Arc<StoreHealth>,
     /// Bounds.
     pub limits: ServerLimits,
+    /// How many replicas there are.
+    pub sharers: Arc<Sharers>,
     /// Time of ledgers.
     pub clock: Clock,
     /// Ends sessions.
@@ -92,12 +95,7 @@ impl<S: Store> Core<S> {
         let deadline = limit.apply(&mut step, self.limits.call_timeout)?;
         let asked = Asked::of(&step);
         let (in_progress, _entered) = self.decisions.enter();
-        if usize::try_from(in_progress).is_ok_and(|calls| calls > self.limits.calls) {
-            return Err(Status::resource_exhausted(format!(
-                "budgetd is overloaded: {} calls are waiting for the store",
-                self.limits.calls
-            )));
-        }
+        self.judge_load(in_progress)?;
         let answered = self.store.step(&dependency, step, deadline).await;
         let answered = answered.map_err(|error| self.failure(&error, &dependency))?;
         let mode = mode(&answered);
@@ -105,6 +103,16 @@ impl<S: Store> Core<S> {
         let label_index = snapshot.resolve(&dependency).map_or(0, |resolved| resolved.label_index);
         self.decisions.count(&snapshot, label_index, asked.answered(&answered.answer), mode);
         Ok((Decided { answer: answered.answer, mode, version: answered.version }, echo))
+    }
+
+    fn judge_load(&self, in_progress: i64) -> Result<(), Status> {
+        if usize::try_from(in_progress).is_ok_and(|calls| calls > self.limits.calls) {
+            return Err(Status::resource_exhausted(format!(
+                "budgetd is overloaded: {} calls are waiting for the store",
+                self.limits.calls
+            )));
+        }
+        Ok(())
     }
 
     /// Stores tell of themselves when they go away; state that cannot be read needs a person.

@@ -1,6 +1,7 @@
 //! Where ledgers live. A store applies one [`Step`] atomically and knows nothing of gRPC.
 
 pub mod fallback;
+pub mod ground;
 pub mod memory;
 pub mod redis;
 
@@ -9,7 +10,8 @@ use std::{future::Future, time::Instant};
 use budget::{
     decision::{Answer, Step},
     ids::{DependencyId, PolicyVersion},
-    ledger::View,
+    lease::{HolderId, SyncAsk, Synced},
+    ledger::{HolderView, View},
 };
 
 /// An answer and what it was decided with.
@@ -75,4 +77,30 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
         deadline: Instant,
     ) -> impl Future<Output = Result<Vec<DependencyId>, StoreError>> + Send;
+
+    /// Decides what one holder tells and asks about a dependency, or fails by `deadline` at the latest. It carries a
+    /// sequence of its own: after [`StoreError::Lost`] the same ask may be sent again.
+    fn sync(
+        &self,
+        dependency: &DependencyId,
+        ask: SyncAsk,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Synced, StoreError>> + Send;
+
+    /// Holders of a dependency after `after` in the order of their names, at most `limit`. Changes nothing.
+    fn list_holders(
+        &self,
+        dependency: &DependencyId,
+        after: Option<&HolderId>,
+        limit: usize,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Vec<HolderView>, StoreError>> + Send;
+
+    /// Takes a holder's lease away from its next sync on. False if no such holder is known.
+    fn revoke(
+        &self,
+        dependency: &DependencyId,
+        holder: &HolderId,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 }

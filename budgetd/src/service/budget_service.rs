@@ -1,11 +1,9 @@
-//! RetryBudget: Reserve, Release, Extend, and Session.
+//! RetryBudget: Reserve, Release, Extend, Sync, and Session.
 
 use std::sync::Arc;
 
-use budget::lease::SyncAsk;
 use budget_proto::{
-    UnitNames,
-    convert::{AskName, Decided, Echo, Received, sync_answer, sync_asks},
+    convert::{Decided, Echo, Received},
     pb,
 };
 use tonic::{Request, Response, Status, Streaming};
@@ -56,12 +54,7 @@ impl<S: Store> pb::retry_budget_server::RetryBudget for Budgets<S> {
     }
 
     async fn sync(&self, request: Request<pb::SyncRequest>) -> Result<Response<pb::SyncResponse>, Status> {
-        let asks = sync_asks(request.into_inner())?;
-        let answer = |(_, ask): &(_, SyncAsk)| {
-            let status = Status::unimplemented("this version grants no leases yet");
-            sync_answer(AskName::of(ask), Err(status), &UnitNames::default())
-        };
-        Ok(Response::new(pb::SyncResponse { answers: asks.iter().map(answer).collect() }))
+        self.0.sync(request).await.inspect_err(self.0.failed(Call::Sync)).map(Response::new)
     }
 
     async fn session(&self, request: Request<Streaming<pb::SessionRequest>>) -> Result<Response<Session<S>>, Status> {

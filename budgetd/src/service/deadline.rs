@@ -37,6 +37,15 @@ impl TimeLimit {
         Self { now, until: self.until }
     }
 
+    /// When a call that says nothing else of its time must have been answered.
+    pub(crate) fn until(self, default: Duration) -> Result<Instant, Status> {
+        match self.until {
+            Some(until) if until <= self.now => Err(Status::deadline_exceeded("the call's deadline has passed")),
+            Some(until) => Ok(until),
+            None => Ok(self.now + default),
+        }
+    }
+
     /// Gives a Reserve what is left of its time, and says when the store must have answered.
     pub(crate) fn apply(self, step: &mut Step, default: Duration) -> Result<Instant, Status> {
         let left = self.until.map(|until| until.saturating_duration_since(self.now));

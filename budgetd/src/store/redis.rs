@@ -32,7 +32,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use budget::{decision::Step, ids::DependencyId, ledger::View};
+use budget::{
+    decision::Step,
+    ids::DependencyId,
+    lease::{Epoch, HolderId, NotLeased, SyncAnswer, SyncAsk, Synced},
+    ledger::{HolderView, View},
+};
 use deadpool_redis::redis::cmd;
 use tokio::{task::AbortHandle, time::timeout_at};
 
@@ -60,6 +65,7 @@ const KNOWN_FRESH: Duration = Duration::from_secs(1);
 /// A [`Store`] in Redis. Its background work ends when it is dropped.
 pub struct RedisStore {
     redis: Arc<Redis>,
+    policies: Arc<Policies>,
     queues: Vec<Arc<Queue>>,
     tasks: Vec<AbortHandle>,
     known: Mutex<Option<(Instant, Arc<[DependencyId]>)>>,
@@ -81,7 +87,7 @@ impl RedisStore {
             let lane = Lane::new(Arc::clone(&redis), Arc::clone(&policies), Arc::clone(queue), book);
             tasks.push(tokio::spawn(lane.run()).abort_handle());
         }
-        Self { redis, queues, tasks, known: Mutex::new(None) }
+        Self { redis, policies, queues, tasks, known: Mutex::new(None) }
     }
 
     /// The connections, health and counters behind this store.
@@ -191,6 +197,28 @@ impl Store for RedisStore {
         };
         let from = after.map_or(0, |after| names.partition_point(|name| name.as_str() <= after));
         Ok(names.iter().skip(from).take(limit).cloned().collect())
+    }
+
+    // The scripts know no leases yet: whatever a policy permits, holders are told to use Reserve.
+
+    async fn sync(&self, dependency: &DependencyId, _: SyncAsk, _: Instant) -> Result<Synced, StoreError> {
+        let resolved = self.policies.snapshot().resolve(dependency).map_err(StoreError::UnknownDependency)?;
+        let answer = SyncAnswer::NotLeased(NotLeased::NotPermitted);
+        Ok(Synced { answer, version: resolved.version, epoch: Epoch::default(), holders: 0 })
+    }
+
+    async fn list_holders(
+        &self,
+        _: &DependencyId,
+        _: Option<&HolderId>,
+        _: usize,
+        _: Instant,
+    ) -> Result<Vec<HolderView>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn revoke(&self, _: &DependencyId, _: &HolderId, _: Instant) -> Result<bool, StoreError> {
+        Ok(false)
     }
 }
 
