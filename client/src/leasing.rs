@@ -27,6 +27,8 @@ use tokio::sync::{mpsc, oneshot};
 use crate::{Dependency, Error, clock::boot_time_ns};
 use driver::Driver;
 
+/// Life of a permit until a policy is told: that of a policy which says nothing.
+const PERMIT_TTL_MS: i64 = 60_000;
 /// Calls that wait for the background task.
 const COMMANDS_MAX: usize = 16;
 
@@ -92,6 +94,9 @@ pub struct Leasing {
 #[derive(Debug)]
 pub struct Leased {
     dependency: Dependency,
+    /// The same with the names of all units that were ever told.
+    known: RwLock<Dependency>,
+    permit_ttl_ms: AtomicI64,
     share: Arc<Share>,
     alive_until_ns: Arc<AtomicI64>,
     standing: AtomicU8,
@@ -222,6 +227,8 @@ impl Leasing {
         );
         let leased = Arc::new(Leased {
             dependency: dependency.clone(),
+            known: RwLock::new(dependency.clone()),
+            permit_ttl_ms: AtomicI64::new(PERMIT_TTL_MS),
             share: Arc::clone(holder.share()),
             alive_until_ns: Arc::clone(&shared.alive_until_ns),
             standing: AtomicU8::new(Standing::Unleased as u8),
@@ -276,6 +283,26 @@ impl Leased {
     #[must_use]
     pub const fn dependency(&self) -> &Dependency {
         &self.dependency
+    }
+
+    /// The dependency with the names of all units that the coordinator ever told.
+    #[must_use]
+    pub fn known(&self) -> Dependency {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Life of a permit, as the coordinator told it last.
+    #[must_use]
+    pub fn permit_ttl_ms(&self) -> i64 {
+        self.permit_ttl_ms.load(Ordering::Relaxed)
+    }
+
+    fn told(&self, reply: &SyncReply) {
+        self.permit_ttl_ms.store(reply.rules.permit_ttl_ms, Ordering::Relaxed);
+        let known = self.known();
+        if !known.units().has(&reply.units) {
+            *self.known.write().unwrap_or_else(PoisonError::into_inner) = known.knowing(&reply.units);
+        }
     }
 
     /// What has been admitted here, and takes permits back.

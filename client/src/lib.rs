@@ -30,6 +30,7 @@
 mod admin;
 mod client;
 mod clock;
+mod coordinators;
 mod dependency;
 mod endpoints;
 mod error;
@@ -47,6 +48,7 @@ pub use budget_proto::{
 };
 pub use client::{Client, Options, reservation_id};
 pub use clock::boot_time_ns;
+pub use coordinators::Coordinators;
 pub use dependency::Dependency;
 pub use error::Error;
 pub use leased::{Ask, Builder, Counts, Handle, LeasedClient, Refused};

@@ -4,6 +4,7 @@
 //! (wasteful, inside the bound). Operations, longer permits and booking ahead are the inner store's. While that is away
 //! the lease decides alone along its curve, and then the policy's fallback.
 
+mod coordinator;
 mod records;
 
 use std::{fmt, sync::Arc, time::Instant};
@@ -22,6 +23,7 @@ use budget_client::{
 
 use super::{Answered, Store, StoreError, fallback::WithFallback};
 use crate::policies::Policies;
+pub use coordinator::Lender;
 use records::{Closed, Records};
 
 const NANOS_PER_MS: i64 = 1_000_000;
@@ -32,14 +34,24 @@ pub struct WithLeases<S> {
     policies: Arc<Policies>,
     leasing: Leasing,
     records: Records,
+    scope: Scope,
+}
+
+/// Which dependencies are leased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Those whose policy permits it, as far as it is known here.
+    Permitted,
+    /// All that are named: another budgetd knows the policies.
+    All,
 }
 
 // === impl WithLeases ===
 
 impl<S: Store> WithLeases<S> {
     /// Stands before `inner`. `leasing` holds leases on the store inside that one.
-    pub fn new(inner: Arc<WithFallback<S>>, policies: Arc<Policies>, leasing: Leasing) -> Self {
-        Self { inner, policies, leasing, records: Records::default() }
+    pub fn new(inner: Arc<WithFallback<S>>, policies: Arc<Policies>, leasing: Leasing, scope: Scope) -> Self {
+        Self { inner, policies, leasing, records: Records::default(), scope }
     }
 
     /// The leases held.
@@ -47,15 +59,15 @@ impl<S: Store> WithLeases<S> {
         &self.leasing
     }
 
-    /// The lease that may decide an ask, and the life of its permits; none if only the inner store can.
-    fn lease(&self, dependency: &DependencyId, ask: &Reserve) -> Option<(Arc<Leased>, i64)> {
+    /// The lease that may decide an ask; none if only the inner store can.
+    fn lease(&self, dependency: &DependencyId, ask: &Reserve) -> Option<Arc<Leased>> {
         if ask.operation.is_some() || ask.permit_ttl_ms.is_some() || ask.time_left_ms == Some(0) {
             return None;
         }
-        let resolved = self.policies.snapshot().resolve(dependency).ok()?;
-        resolved.numbers.lease.as_ref()?;
-        let leased = self.leasing.dependency(&Dependency::from(dependency.clone())).ok()?;
-        Some((leased, resolved.numbers.permit_ttl_ms))
+        if self.scope == Scope::Permitted {
+            self.policies.snapshot().resolve(dependency).ok()?.numbers.lease.as_ref()?;
+        }
+        self.leasing.dependency(&Dependency::from(dependency.clone())).ok()
     }
 
     async fn reserve(&self, dependency: &DependencyId, ask: Reserve, deadline: Instant) -> Result<Answered, StoreError> {
@@ -64,13 +76,13 @@ impl<S: Store> WithLeases<S> {
         {
             return Ok(self.answered(known.replayed()));
         }
-        let Some((leased, permit_ttl_ms)) = self.lease(dependency, &ask) else {
+        let Some(leased) = self.lease(dependency, &ask) else {
             return self.inner.step(dependency, Step::Reserve(ask), deadline).await;
         };
         let local = LocalAsk { attempt: ask.attempt, priority: ask.priority, costs: &ask.costs };
         if ask.no_release || self.records.has_room(ask.id) {
             match leased.reserve(&local) {
-                Local::Admitted(spent) => return Ok(self.admitted(&leased, permit_ttl_ms, &ask, spent, false)),
+                Local::Admitted(spent) => return Ok(self.admitted(&leased, &ask, spent, false)),
                 Local::Denied(denied) => return Ok(self.answered(Answer::Denied(denied))),
                 Local::Short => {}
             }
@@ -79,7 +91,7 @@ impl<S: Store> WithLeases<S> {
             // Nobody waits for what would be decided now, so it must take nothing.
             Err(error @ (StoreError::Away(_) | StoreError::Lost(_))) if Instant::now() >= deadline => Err(error),
             Err(StoreError::Away(_) | StoreError::Lost(_)) => Ok(match leased.reserve_beyond(&local) {
-                Local::Admitted(spent) => self.admitted(&leased, permit_ttl_ms, &ask, spent, true),
+                Local::Admitted(spent) => self.admitted(&leased, &ask, spent, true),
                 Local::Denied(denied) => Answered { degraded: true, ..self.answered(Answer::Denied(denied)) },
                 Local::Short => {
                     let denied = Denied::because(DenyReason::Fallback);
@@ -90,11 +102,11 @@ impl<S: Store> WithLeases<S> {
         }
     }
 
-    fn admitted(&self, leased: &Arc<Leased>, permit_ttl_ms: i64, ask: &Reserve, spent: Spent, degraded: bool) -> Answered {
+    fn admitted(&self, leased: &Arc<Leased>, ask: &Reserve, spent: Spent, degraded: bool) -> Answered {
         let now_ns = boot_time_ns();
         let admitted = Admitted {
             start_after_ms: 0,
-            permit_ttl_ms,
+            permit_ttl_ms: leased.permit_ttl_ms(),
             attempts_left: spent.attempts_left().into(),
             replayed: false,
             would_be_denied: spent.would_be_denied(),
