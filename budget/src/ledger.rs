@@ -6,6 +6,8 @@
 
 mod dump;
 mod leases;
+#[cfg(feature = "guards")]
+mod probe;
 mod release;
 mod reservations;
 mod reserve;
@@ -326,7 +328,7 @@ impl Ledger {
             units: (self.units.iter().zip(&self.numbers.units))
                 .map(|((id, bucket), (_, numbers))| (*id, balance(*bucket, numbers)))
                 .collect(),
-            in_flight: self.in_flight.saturating_sub(ended),
+            in_flight: self.in_flight.saturating_sub(ended).max(0),
             counters: self.counters,
             lending: self.lending_at(now_ms).map(Box::new),
         }

@@ -27,6 +27,15 @@ pub struct Answered {
     pub degraded: bool,
 }
 
+/// Where the metrics count a dependency: the position of its label under some version of the policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LabelAt {
+    /// Of the policies.
+    pub version: PolicyVersion,
+    /// In the labels of that version's snapshot.
+    pub index: usize,
+}
+
 /// Why a store did not answer. None of these is a decision.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
@@ -48,9 +57,31 @@ pub enum StoreError {
     /// The caller's deadline passed before the step was sent: it was not applied.
     #[error("deadline passed while waiting")]
     DeadlinePassed,
+    /// The caller's deadline passed while the step was at the store: it may have been applied.
+    #[error("deadline passed while waiting for the store")]
+    Late,
     /// State of this dependency cannot be read; only it is affected.
     #[error("state of this dependency is corrupt: {0}")]
     Corrupt(String),
+}
+
+// === impl StoreError ===
+
+impl StoreError {
+    /// What to tell a caller whose deadline has passed: that, and not how the store was when it did.
+    #[must_use]
+    pub fn too_late(self) -> Self {
+        match self {
+            Self::Away(_) => Self::DeadlinePassed,
+            Self::Lost(_) => Self::Late,
+            Self::UnknownDependency(_)
+            | Self::NeverReached(_)
+            | Self::Overloaded
+            | Self::DeadlinePassed
+            | Self::Late
+            | Self::Corrupt(_) => self,
+        }
+    }
 }
 
 /// Keeps the ledgers of all dependencies.
@@ -62,6 +93,17 @@ pub trait Store: Send + Sync + 'static {
         step: Step,
         deadline: Instant,
     ) -> impl Future<Output = Result<Answered, StoreError>> + Send;
+
+    /// As [`Self::step`], with the dependency's label if the store has it at hand: looking it up costs more than counting.
+    fn step_labelled(
+        &self,
+        dependency: &DependencyId,
+        step: Step,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<(Answered, Option<LabelAt>), StoreError>> + Send {
+        let answered = self.step(dependency, step, deadline);
+        async move { Ok((answered.await?, None)) }
+    }
 
     /// What the ledger of a dependency looks like now; none if it has no state. Changes nothing.
     fn view(

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     decision::{Attempt, Cause, Cost, OperationAsk, Priority},
     ids::{Fingerprint, OperationId, ReservationId},
-    policy::{Limit, Spec, UnitLimit},
+    policy::{Limit, Mode, Spec, UnitLimit},
     units::Rate,
 };
 
@@ -116,7 +116,10 @@ fn the_rules_that_need_no_store_hold() {
     assert_eq!(reason(&mut world, &Reserve { operation, ..original() }), DenyReason::OperationStoreAway);
     assert_eq!(reason(&mut world, &Reserve { time_left_ms: Some(0), ..original() }), DenyReason::NoTimeLeft);
     let fourth = Reserve::new(ReservationId([0; 16]), Attempt::retry(4, Cause::Transient));
-    assert_eq!(reason(&mut world, &fourth), DenyReason::AttemptLimit);
+    let expected = Denied { impossible: true, ..Denied::because(DenyReason::AttemptLimit) };
+    assert_eq!(world.ask(0, &fourth), Err(expected));
+    let third = Reserve::new(ReservationId([0; 16]), Attempt::retry(3, Cause::Transient));
+    assert_eq!(reason(&mut world, &third), DenyReason::Fallback);
     world.numbers = world.policy.numbers(true, false);
     let second = Reserve::new(ReservationId([0; 16]), Attempt::retry(2, Cause::Transient));
     assert_eq!(reason(&mut world, &second), DenyReason::RetriesOff);
@@ -124,6 +127,35 @@ fn the_rules_that_need_no_store_hold() {
     let expected =
         Admitted { start_after_ms: 0, permit_ttl_ms: 5, attempts_left: 2, replayed: false, would_be_denied: None };
     assert_eq!(admitted, expected);
+}
+
+/// Seen to fail with shadow mode left out of the fallback, and with what it lets through charged.
+#[test]
+fn shadow_mode_lets_through_what_the_fallback_refuses_and_charges_nothing() {
+    let spec = Spec { mode: Mode::Shadow, ratio_ppm: PPM, ..limited("10/s", Some(FallbackOriginals::Part(PPM))) };
+    let mut world = World::new(spec, 1);
+    let would_be = |world: &mut World, clock_ms, ask: &Reserve| world.ask(clock_ms, ask).unwrap().would_be_denied;
+    let retry = |number| Reserve::new(ReservationId([0; 16]), Attempt::retry(number, Cause::Transient));
+    for _ in 0..50 {
+        assert_eq!(would_be(&mut world, 0, &original()), Some(DenyReason::Fallback));
+    }
+    // No debt, and nothing earned for retries.
+    assert_eq!(would_be(&mut world, 200, &retry(2)), Some(DenyReason::Fallback));
+    assert_eq!(would_be(&mut world, 200, &original()), None);
+    assert_eq!(would_be(&mut world, 200, &retry(2)), None);
+    assert_eq!(would_be(&mut world, 200, &original()), Some(DenyReason::Fallback));
+    let late = Reserve { time_left_ms: Some(0), ..original() };
+    assert_eq!(would_be(&mut world, 900, &late), Some(DenyReason::NoTimeLeft));
+    assert_eq!(would_be(&mut world, 900, &retry(9)), Some(DenyReason::AttemptLimit));
+    // The kill switch and what needs the store hold in any mode.
+    let fingerprint = Fingerprint::from_slice(&[0; 16]).unwrap();
+    let operation = Some(OperationAsk { id: OperationId::new("o").unwrap(), fingerprint, expires_in_ms: None });
+    let tracked = world.ask(900, &Reserve { operation, ..original() }).unwrap_err();
+    assert_eq!(tracked.reason, DenyReason::OperationStoreAway);
+    world.numbers = world.policy.numbers(true, false);
+    assert_eq!(world.ask(900, &retry(2)).unwrap_err().reason, DenyReason::RetriesOff);
+    let mut deny = World::new(Spec { mode: Mode::Shadow, ..limited("1/s", Some(FallbackOriginals::Deny)) }, 1);
+    assert_eq!(would_be(&mut deny, 0, &original()), Some(DenyReason::Fallback));
 }
 
 #[test]
@@ -166,14 +198,28 @@ fn classes_hold_in_the_fallback() {
     let sheddable = Reserve { priority: Priority::Sheddable, ..original() };
     assert_eq!((0..20).filter(|_| world.ask(10_000, &sheddable).is_ok()).count(), 5);
     assert_eq!((0..20).filter(|_| world.original(10_000)).count(), 5);
+    // What a class must leave of a unit hinders only asks that cost some of it.
+    let unit = UnitLimit { name: "t".into(), limit: Limit { rate: Rate::parse("10/s").unwrap(), burst_tokens: 100 } };
+    let spec = Spec { priority_ppm: [PPM / 2, PPM, PPM], units: vec![unit], ..limited("100/s", None) };
+    let mut world = World::new(spec, 1);
+    assert!(!world.original(0));
+    let costing = |amount_micros| {
+        let costs = vec![Cost { unit: UnitId::of("t").unwrap(), amount_micros }];
+        Reserve { priority: Priority::Sheddable, costs, ..original() }
+    };
+    assert!(world.ask(4_000, &costing(0)).is_ok());
+    assert!(world.ask(4_000, &costing(1)).is_err());
+    assert!(world.ask(5_001, &costing(1)).is_ok());
 }
 
 #[test]
 fn a_policy_that_changes_mints_nothing() {
     let mut world = World::new(limited("7/h", Some(FallbackOriginals::Part(PPM))), 1);
+    // 7/h is 35/18 micro-tokens per millisecond: polled or not, what is below one is carried.
+    assert!(!world.original(1));
     assert!(!world.original(100_001));
+    assert_eq!(world.fallback.originals, Bucket { balance_micros: 194_446, remainder: 7 });
     world.policy = Policy::new(limited("1/s", Some(FallbackOriginals::Part(PPM)))).unwrap();
     assert!(!world.original(100_002));
-    assert!(world.fallback.originals.remainder < 1_000);
-    assert!(world.fallback.originals.balance_micros < MICROS_PER_TOKEN);
+    assert_eq!(world.fallback.originals, Bucket { balance_micros: 195_446, remainder: 0 });
 }

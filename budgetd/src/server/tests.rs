@@ -157,7 +157,7 @@ impl Daemon {
         let (clock, hands) = Clock::manual(START_MS);
         let policies = Arc::new(Policies::start(MemoryRepository::default(), Some(&file)).await.unwrap());
         let (gate, open) = watch::channel(true);
-        let inner = MemoryStore::new(Arc::clone(&policies), clock.clone());
+        let inner = MemoryStore::new(Arc::clone(&policies), clock.clone()).with_no_leases_out();
         let store = Arc::new(Gated { inner, open, waiting: AtomicUsize::new(0) });
         let server = Server::bind(config).await.unwrap().with_clock(clock);
         let (addresses, telemetry) = (server.addresses().clone(), server.telemetry());

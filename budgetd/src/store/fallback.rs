@@ -160,7 +160,9 @@ impl<S: Store> Store for WithFallback<S> {
         };
         match self.inner.step(dependency, step, deadline).await {
             // Nobody waits for what would be decided now, so it must take nothing.
-            Err(error @ (StoreError::Away(_) | StoreError::Lost(_))) if Clock::instant() >= deadline => Err(error),
+            Err(error @ (StoreError::Away(_) | StoreError::Lost(_))) if Clock::instant() >= deadline => {
+                Err(error.too_late())
+            }
             Err(StoreError::Away(_) | StoreError::Lost(_)) => self.fallbacks.decide(dependency, &ask),
             decided_or_not_ours @ (Ok(_)
             | Err(
@@ -168,6 +170,7 @@ impl<S: Store> Store for WithFallback<S> {
                 | StoreError::NeverReached(_)
                 | StoreError::Overloaded
                 | StoreError::DeadlinePassed
+                | StoreError::Late
                 | StoreError::Corrupt(_),
             )) => decided_or_not_ours,
         }

@@ -11,6 +11,7 @@ mod tests;
 use std::{
     collections::{BinaryHeap, HashMap, HashSet, hash_map::RandomState},
     fmt,
+    future::{Future, ready},
     hash::BuildHasher,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -27,7 +28,7 @@ use budget::{
 };
 
 use super::{
-    Answered, Store, StoreError,
+    Answered, LabelAt, Store, StoreError,
     fallback::{Fallbacks, Sharers},
     ground::{self, Grounds},
 };
@@ -79,8 +80,6 @@ struct Entry {
     resolved: Arc<Resolved>,
     /// The clock's reading at the last call.
     used_ms: i64,
-    /// Is among those that have heartbeats.
-    beats: bool,
     ledger: Ledger,
 }
 
@@ -130,14 +129,19 @@ impl MemoryStore {
     /// # Errors
     /// If the policies refuse the dependency.
     pub fn apply(&self, dependency: &DependencyId, step: &Step) -> Result<Answered, StoreError> {
+        self.decide(dependency, step).map(|(answered, _)| answered)
+    }
+
+    fn decide(&self, dependency: &DependencyId, step: &Step) -> Result<(Answered, Option<LabelAt>), StoreError> {
         let absent = |resolved: &Resolved| {
             let (version, shadow) = (resolved.version, resolved.numbers.shadow);
-            without_state(step).map(|answer| Some(Answered { answer, version, shadow, degraded: false }))
+            let answered = |answer| Answered { answer, version, shadow, degraded: false };
+            without_state(step).map(|answer| Some((answered(answer), label(resolved))))
         };
         let decided = self.call(dependency, absent, |entry, _| entry.apply(step))?;
         match (decided, step) {
-            (Some(answered), _) => Ok(answered),
-            (None, Step::Reserve(ask)) => self.fallbacks.decide(dependency, ask),
+            (Some((answered, label)), _) => Ok((answered, Some(label))),
+            (None, Step::Reserve(ask)) => Ok((self.fallbacks.decide(dependency, ask)?, None)),
             (None, Step::Release(_) | Step::Extend(_)) => Err(StoreError::Away("it waits for an earlier one".into())),
         }
     }
@@ -150,14 +154,15 @@ impl MemoryStore {
         absent: impl FnOnce(&Resolved) -> Option<T>,
         call: impl FnOnce(&mut Entry, &Ground) -> T,
     ) -> Result<T, StoreError> {
-        let snapshot = self.policies.snapshot();
         let mut shard = self.shard(dependency);
         let Shard { entries, beating, .. } = &mut *shard;
         if let Some(entry) = entries.get_mut(dependency) {
-            self.resolve_anew(&snapshot, dependency, entry)?;
+            if !self.policies.is_current(entry.resolved.version) {
+                self.resolve_anew(&self.policies.snapshot(), dependency, entry)?;
+            }
             return self.call_entry(dependency, entry, beating, call);
         }
-        let resolved = snapshot.resolve(dependency).map_err(StoreError::UnknownDependency)?;
+        let resolved = self.policies.snapshot().resolve(dependency).map_err(StoreError::UnknownDependency)?;
         if let Some(answer) = absent(&resolved) {
             return Ok(answer);
         }
@@ -166,7 +171,7 @@ impl MemoryStore {
         let now_ms = self.clock.now_ms();
         let entry = entries.entry(dependency.clone()).or_insert_with(|| {
             let ledger = Ledger::new(resolved.version, Arc::clone(&resolved.numbers), self.start, now_ms);
-            Box::new(Entry { resolved, used_ms: now_ms, beats: false, ledger })
+            Box::new(Entry { resolved, used_ms: now_ms, ledger })
         });
         self.call_entry(dependency, entry, beating, call)
     }
@@ -184,9 +189,8 @@ impl MemoryStore {
         let ground = self.begin(entry, now_ms, None)?;
         let answer = call(entry, &ground);
         self.grounds.learned(&ground, entry.ledger.epoch());
-        if !entry.beats && entry.ledger.needs_beats() {
+        if entry.ledger.needs_beats() && !beating.contains(dependency) {
             beating.insert(dependency.clone());
-            entry.beats = true;
         }
         Ok(answer)
     }
@@ -318,9 +322,23 @@ fn without_state(step: &Step) -> Option<Answer> {
     }
 }
 
+fn label(resolved: &Resolved) -> LabelAt {
+    LabelAt { version: resolved.version, index: resolved.label_index }
+}
+
 impl Store for MemoryStore {
     async fn step(&self, dependency: &DependencyId, step: Step, _: Instant) -> Result<Answered, StoreError> {
         self.apply(dependency, &step)
+    }
+
+    fn step_labelled(
+        &self,
+        dependency: &DependencyId,
+        step: Step,
+        _: Instant,
+    ) -> impl Future<Output = Result<(Answered, Option<LabelAt>), StoreError>> + Send {
+        // Nothing is left to do in the future, so that it is small.
+        ready(self.decide(dependency, &step))
     }
 
     async fn view(&self, dependency: &DependencyId, _: Instant) -> Result<Option<View>, StoreError> {
@@ -374,11 +392,12 @@ impl fmt::Debug for MemoryStore {
 
 impl Entry {
     /// None: another store may still answer for this one, which decides nothing until then.
-    fn apply(&mut self, step: &Step) -> Option<Answered> {
+    fn apply(&mut self, step: &Step) -> Option<(Answered, LabelAt)> {
         if matches!(step, Step::Reserve(_)) && self.ledger.direct_wait_ms() > 0 {
             return None;
         }
         let answer = self.ledger.step(step);
-        Some(Answered { answer, version: self.ledger.version(), shadow: self.ledger.shadow(), degraded: false })
+        let (version, shadow) = (self.ledger.version(), self.ledger.shadow());
+        Some((Answered { answer, version, shadow, degraded: false }, label(&self.resolved)))
     }
 }

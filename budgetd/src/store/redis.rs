@@ -77,7 +77,7 @@ impl RedisStore {
     /// Starts lanes and contact. `sharers` is told how many replicas there are.
     pub async fn start(redis: Arc<Redis>, policies: Arc<Policies>, sharers: Arc<Sharers>) -> Self {
         let census = Arc::new(Census::new(UNNAMED_MAX));
-        let contact = Contact::new(Arc::clone(&redis), Arc::clone(&policies), sharers, Arc::clone(&census));
+        let contact = Contact::new(Arc::clone(&redis), sharers, Arc::clone(&census));
         contact.once().await;
         let mut tasks = vec![tokio::spawn(contact.run()).abort_handle()];
         let queues: Vec<Arc<Queue>> =
@@ -164,10 +164,11 @@ impl Store for RedisStore {
             }
         })?;
         match timeout_at(deadline.into(), &mut caller.reply).await {
+            Ok(Ok(Err(error))) if Clock::instant() >= deadline => Err(error.too_late()),
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => Err(StoreError::Lost("the lane has ended".to_owned())),
             Err(_) if caller.withdraw() => Err(StoreError::DeadlinePassed),
-            Err(_) => Err(StoreError::Lost("no answer by the caller's deadline".to_owned())),
+            Err(_) => Err(StoreError::Late),
         }
     }
 

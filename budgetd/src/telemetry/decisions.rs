@@ -21,7 +21,7 @@ use super::{
     SERIES_MAX,
     syncs::{Reported, SyncBlock},
 };
-use crate::policies::Snapshot;
+use crate::{policies::Snapshot, store::LabelAt};
 
 pub(super) const DECISIONS: &str = "budgetd_decisions";
 pub(super) const MODES: &str = "budgetd_answers";
@@ -227,6 +227,16 @@ impl Table {
 // === impl Decisions ===
 
 impl Decisions {
+    /// Counts an answer under a label. False: the label is not of the version that is counted now; nothing was counted.
+    pub(crate) fn count_at(&self, label: LabelAt, cell: Cell, mode: Mode) -> bool {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let is_current = table.version == Some(label.version);
+        if let Some(block) = table.block(label.index).filter(|_| is_current) {
+            block.count(cell, mode);
+        }
+        is_current
+    }
+
     /// Counts an answer under the label at `label_index` of `snapshot`.
     pub(crate) fn count(&self, snapshot: &Snapshot, label_index: usize, cell: Cell, mode: Mode) {
         self.on_block(snapshot, label_index, |block| block.count(cell, mode));

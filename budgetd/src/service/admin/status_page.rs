@@ -164,7 +164,11 @@ fn unit_burst(numbers: &Numbers, id: UnitId) -> u64 {
 
 const fn is_away(error: &StoreError) -> bool {
     match error {
-        StoreError::Away(_) | StoreError::Lost(_) | StoreError::NeverReached(_) | StoreError::DeadlinePassed => true,
+        StoreError::Away(_)
+        | StoreError::Lost(_)
+        | StoreError::NeverReached(_)
+        | StoreError::DeadlinePassed
+        | StoreError::Late => true,
         StoreError::Overloaded | StoreError::Corrupt(_) | StoreError::UnknownDependency(_) => false,
     }
 }

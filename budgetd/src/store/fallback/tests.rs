@@ -134,6 +134,7 @@ async fn a16_overload_and_other_failures_never_loosen_a_budget() {
     for error in [
         StoreError::Overloaded,
         StoreError::DeadlinePassed,
+        StoreError::Late,
         StoreError::NeverReached("x".to_owned()),
         StoreError::Corrupt("x".to_owned()),
         StoreError::UnknownDependency("x".to_owned()),
@@ -151,7 +152,12 @@ async fn a24_a_passed_deadline_takes_nothing() {
     assert!(!admits(&store, original()).await);
     hands.advance(1_000);
     let past = Clock::instant();
-    assert!(store.step(&dependency(), Step::Reserve(original()), past).await.is_err());
+    let late = async |error: StoreError| {
+        *store.inner().0.lock().unwrap() = error;
+        store.step(&dependency(), Step::Reserve(original()), past).await.unwrap_err()
+    };
+    assert!(matches!(late(StoreError::Lost("no reply".to_owned())).await, StoreError::Late));
+    assert!(matches!(late(away()).await, StoreError::DeadlinePassed));
     assert!(admits(&store, original()).await, "the one token is still there");
     assert!(!admits(&store, original()).await);
 }
@@ -207,6 +213,15 @@ async fn tracked_operations_need_the_store() {
         panic!("a duplicate could be let in later");
     };
     assert_eq!(denied.reason, DenyReason::OperationStoreAway);
+}
+
+#[tokio::test]
+async fn shadow_mode_watches_during_an_outage_too() {
+    let (store, _hands) = store(&format!("mode = \"shadow\"\n{LIMITED}"), 1, away()).await;
+    for reserve in [original(), retry()] {
+        let Answer::Admitted(admitted) = ask(&store, reserve).await else { panic!("shadow mode refuses nothing") };
+        assert_eq!(admitted.would_be_denied, Some(DenyReason::Fallback));
+    }
 }
 
 #[tokio::test]

@@ -93,8 +93,7 @@ impl MemoryStore {
             let Some(entry) = entries.get_mut(dependency) else { return false };
             let _refused = self.resolve_anew(&snapshot, dependency, entry);
             let begun = self.begin(entry, self.clock.now_ms(), Some(ground::beat(&self.clock)));
-            entry.beats = begun.is_err() || entry.ledger.needs_beats();
-            entry.beats
+            begun.is_err() || entry.ledger.needs_beats()
         });
         beating.len()
     }
