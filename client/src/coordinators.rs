@@ -99,6 +99,12 @@ impl Coordinators {
         self.noted(&picked, within, picked.transport.extend(dependency, extend, deadline(within)).await)
     }
 
+    /// Whether any may be asked now; false while all rest after failures.
+    #[must_use]
+    pub fn is_reachable(&self) -> bool {
+        self.endpoints.pick(Instant::now()).is_some()
+    }
+
     /// Remembers whether an endpoint answered.
     fn noted<T>(&self, picked: &Picked, given: Duration, result: Result<T, Error>) -> Result<T, Error> {
         match &result {

@@ -10,7 +10,9 @@ mod records;
 use std::{fmt, sync::Arc, time::Instant};
 
 use budget::{
-    decision::{Admitted, Answer, Denied, DenyReason, Extend, ExtendResult, Release, ReleaseResult, Reserve, Step, Use},
+    decision::{
+        Admitted, Answer, Denied, DenyReason, Extend, ExtendResult, Release, ReleaseResult, Reserve, Step, Use,
+    },
     holder::{Local, LocalAsk, Spent},
     ids::DependencyId,
     lease::{HolderId, SyncAsk, Synced},
@@ -22,7 +24,7 @@ use budget_client::{
 };
 
 use super::{Answered, Store, StoreError, fallback::WithFallback};
-use crate::policies::Policies;
+use crate::{clock::Clock, policies::Policies};
 pub use coordinator::Lender;
 use records::{Closed, Records};
 
@@ -59,28 +61,30 @@ impl<S: Store> WithLeases<S> {
         &self.leasing
     }
 
-    /// The lease that may decide an ask; none if only the inner store can.
-    fn lease(&self, dependency: &DependencyId, ask: &Reserve) -> Option<Arc<Leased>> {
-        if ask.operation.is_some() || ask.permit_ttl_ms.is_some() || ask.time_left_ms == Some(0) {
-            return None;
-        }
+    /// The lease of a dependency; none where its policy permits none.
+    fn lease(&self, dependency: &DependencyId) -> Option<Arc<Leased>> {
         if self.scope == Scope::Permitted {
             self.policies.snapshot().resolve(dependency).ok()?.numbers.lease.as_ref()?;
         }
         self.leasing.dependency(&Dependency::from(dependency.clone())).ok()
     }
 
-    async fn reserve(&self, dependency: &DependencyId, ask: Reserve, deadline: Instant) -> Result<Answered, StoreError> {
+    async fn reserve(
+        &self,
+        dependency: &DependencyId,
+        ask: Reserve,
+        deadline: Instant,
+    ) -> Result<Answered, StoreError> {
         if !ask.no_release
             && let Some(known) = self.records.find(ask.id, boot_time_ns())
         {
             return Ok(self.answered(known.replayed()));
         }
-        let Some(leased) = self.lease(dependency, &ask) else {
-            return self.inner.step(dependency, Step::Reserve(ask), deadline).await;
+        let Some(leased) = self.lease(dependency) else {
+            return self.reserve_unleased(dependency, ask, deadline).await;
         };
         let local = LocalAsk { attempt: ask.attempt, priority: ask.priority, costs: &ask.costs };
-        if ask.no_release || self.records.has_room(ask.id) {
+        if is_local(&ask) && (ask.no_release || self.records.has_room(ask.id)) {
             match leased.reserve(&local) {
                 Local::Admitted(spent) => return Ok(self.admitted(&leased, &ask, spent, false)),
                 Local::Denied(denied) => return Ok(self.answered(Answer::Denied(denied))),
@@ -89,17 +93,35 @@ impl<S: Store> WithLeases<S> {
         }
         match self.inner.inner().step(dependency, Step::Reserve(ask.clone()), deadline).await {
             // Nobody waits for what would be decided now, so it must take nothing.
-            Err(error @ (StoreError::Away(_) | StoreError::Lost(_))) if Instant::now() >= deadline => Err(error),
-            Err(StoreError::Away(_) | StoreError::Lost(_)) => Ok(match leased.reserve_beyond(&local) {
-                Local::Admitted(spent) => self.admitted(&leased, &ask, spent, true),
-                Local::Denied(denied) => Answered { degraded: true, ..self.answered(Answer::Denied(denied)) },
-                Local::Short => {
-                    let denied = Denied::because(DenyReason::Fallback);
-                    Answered { degraded: true, ..self.answered(Answer::Denied(denied)) }
+            Err(error @ (StoreError::Away(_) | StoreError::Lost(_))) if Clock::instant() >= deadline => {
+                Err(error.too_late())
+            }
+            Err(StoreError::Away(_) | StoreError::Lost(_)) => {
+                let refused = |denied| Answered { degraded: true, ..self.answered(Answer::Denied(denied)) };
+                if ask.operation.is_some() {
+                    return Ok(refused(Denied::because(DenyReason::OperationStoreAway)));
                 }
-            }),
+                Ok(match leased.reserve_beyond(&local) {
+                    Local::Admitted(spent) => self.admitted(&leased, &ask, spent, true),
+                    Local::Denied(denied) => refused(denied),
+                    Local::Short => refused(Denied::because(DenyReason::Fallback)),
+                })
+            }
             decided => decided,
         }
+    }
+
+    async fn reserve_unleased(
+        &self,
+        dependency: &DependencyId,
+        ask: Reserve,
+        deadline: Instant,
+    ) -> Result<Answered, StoreError> {
+        if self.scope == Scope::Permitted {
+            return self.inner.step(dependency, Step::Reserve(ask), deadline).await;
+        }
+        // Nothing is known here of the policy, so there is no fallback either.
+        self.inner.inner().step(dependency, Step::Reserve(ask), deadline).await
     }
 
     fn admitted(&self, leased: &Arc<Leased>, ask: &Reserve, spent: Spent, degraded: bool) -> Answered {
@@ -141,7 +163,12 @@ impl<S: Store> WithLeases<S> {
     }
 
     /// A permit of a lease lives as long as the policy says: it is told what is left of that.
-    async fn extend(&self, dependency: &DependencyId, extend: Extend, deadline: Instant) -> Result<Answered, StoreError> {
+    async fn extend(
+        &self,
+        dependency: &DependencyId,
+        extend: Extend,
+        deadline: Instant,
+    ) -> Result<Answered, StoreError> {
         let now_ns = boot_time_ns();
         match self.records.find(extend.id, now_ns) {
             None => self.inner.step(dependency, Step::Extend(extend), deadline).await,
@@ -195,9 +222,19 @@ impl<S: Store> Store for WithLeases<S> {
         self.inner.list_holders(dependency, after, limit, deadline).await
     }
 
-    async fn revoke(&self, dependency: &DependencyId, holder: &HolderId, deadline: Instant) -> Result<bool, StoreError> {
+    async fn revoke(
+        &self,
+        dependency: &DependencyId,
+        holder: &HolderId,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
         self.inner.revoke(dependency, holder, deadline).await
     }
+}
+
+/// Whether a lease can decide it: operations, other lives of permits and late callers are the inner store's.
+const fn is_local(ask: &Reserve) -> bool {
+    ask.operation.is_none() && ask.permit_ttl_ms.is_none() && !matches!(ask.time_left_ms, Some(0))
 }
 
 impl<S> fmt::Debug for WithLeases<S> {

@@ -7,14 +7,11 @@ use std::time::{Duration, Instant};
 
 use budget::{
     decision::{Answer, Step},
-    ids::DependencyId,
+    ids::{DependencyId, PolicyVersion},
     lease::{HolderId, SyncAsk, Synced},
     ledger::{HolderView, View},
 };
-use budget_client::{
-    Coordinators, Decision, Dependency, Error, Mode,
-    leasing::Leasing,
-};
+use budget_client::{Coordinators, Decision, Dependency, Error, Mode, leasing::Leasing};
 
 use super::{Answered, Store, StoreError};
 use crate::clock::Clock;
@@ -57,11 +54,11 @@ impl Store for Upstream {
             }
             Step::Release(release) => {
                 let released = self.coordinators.release(&named, release, within).await.map_err(error)?;
-                (Answer::Released(released.result), released.mode, released.version)
+                (Answer::Released(released.result), released.mode, PolicyVersion::default())
             }
             Step::Extend(extend) => {
                 let extended = self.coordinators.extend(&named, *extend, within).await.map_err(error)?;
-                (Answer::Extended(extended), Mode::Exact, budget::ids::PolicyVersion::default())
+                (Answer::Extended(extended), Mode::Exact, PolicyVersion::default())
             }
         };
         Ok(Answered {
@@ -78,12 +75,7 @@ impl Store for Upstream {
         Ok(None)
     }
 
-    async fn known(
-        &self,
-        after: Option<&str>,
-        limit: usize,
-        _: Instant,
-    ) -> Result<Vec<DependencyId>, StoreError> {
+    async fn known(&self, after: Option<&str>, limit: usize, _: Instant) -> Result<Vec<DependencyId>, StoreError> {
         let mut names: Vec<_> = (self.leasing.dependencies().iter())
             .map(|leased| leased.dependency().id().clone())
             .filter(|name| after.is_none_or(|after| name.as_str() > after))
@@ -120,12 +112,25 @@ fn left(deadline: Instant) -> Result<Duration, StoreError> {
 }
 
 fn error(error: Error) -> StoreError {
-    let may_have_been_applied = error.may_have_been_applied();
+    let text = error.to_string();
     match error {
         Error::NotFound(why) => StoreError::UnknownDependency(why),
+        Error::InvalidArgument(why) => StoreError::Refused(why),
         Error::Overloaded(_) => StoreError::Overloaded,
         Error::DeadlinePassed => StoreError::DeadlinePassed,
-        error if may_have_been_applied => StoreError::Lost(error.to_string()),
-        error => StoreError::Away(error.to_string()),
+        Error::DeadlineExceeded
+        | Error::OutcomeUnknown(_)
+        | Error::Unavailable(_)
+        | Error::UnexpectedAnswer(_)
+        | Error::Failed { .. } => StoreError::Lost(text),
+        // Nothing was sent, or it was not let in.
+        Error::Unsendable(_)
+        | Error::NoRuntime
+        | Error::NoRandomness(_)
+        | Error::Unreachable(_)
+        | Error::SessionEnded(_)
+        | Error::Conflict(_)
+        | Error::Unauthenticated(_)
+        | Error::PermissionDenied(_) => StoreError::Away(text),
     }
 }

@@ -48,7 +48,8 @@ impl<S: Store> Lender<S> {
         let deadline = Clock::instant() + self.timeout;
         let synced = self.store.inner().sync(id, (*asked.ask).clone(), deadline).await.map_err(error)?;
         let resolved = self.policies.snapshot().resolve(id).map_err(Error::NotFound)?;
-        let sharers = self.sharers.get().saturating_add(synced.holders);
+        let holders = self.store.fallbacks().told(id, synced.holders);
+        let sharers = self.sharers.get().saturating_add(holders);
         let rules = Rules::of(&resolved.policy, &resolved.numbers, resolved.version, sharers);
         let names = resolved.policy.spec().units.iter().map(|unit| unit.name.as_str());
         // A policy's names are valid.
@@ -59,7 +60,13 @@ impl<S: Store> Lender<S> {
 
 impl<S: Store> Coordinator for Lender<S> {
     async fn sync(&self, asks: &[Asked]) -> Vec<Result<SyncReply, Error>> {
-        stream::iter(asks).map(|asked| self.sync_one(asked)).buffered(SYNCS_AT_ONCE).collect().await
+        // Owned: the compiler does not see through a borrow here.
+        let asks: Vec<_> = asks.to_vec();
+        stream::iter(asks)
+            .map(|asked| async move { self.sync_one(&asked).await })
+            .buffered(SYNCS_AT_ONCE)
+            .collect()
+            .await
     }
 }
 
@@ -68,8 +75,11 @@ fn error(error: StoreError) -> Error {
         StoreError::UnknownDependency(why) => Error::NotFound(why),
         StoreError::Overloaded => Error::Overloaded(error.to_string()),
         StoreError::DeadlinePassed => Error::DeadlinePassed,
-        StoreError::Away(_) | StoreError::Lost(_) | StoreError::NeverReached(_) | StoreError::Corrupt(_) => {
-            Error::Unavailable(error.to_string())
-        }
+        StoreError::Refused(why) => Error::InvalidArgument(why),
+        StoreError::Away(_)
+        | StoreError::Lost(_)
+        | StoreError::Late
+        | StoreError::NeverReached(_)
+        | StoreError::Corrupt(_) => Error::Unavailable(error.to_string()),
     }
 }
