@@ -215,6 +215,16 @@ impl Daemon {
     /// # Panics
     /// If it does not serve in time, or somebody else took a port meanwhile.
     pub fn restart(&mut self) {
+        let arguments = std::mem::take(&mut self.arguments);
+        self.restart_with(arguments);
+    }
+
+    /// The same with other arguments, from now on.
+    ///
+    /// # Panics
+    /// As [`Self::restart`].
+    pub fn restart_with(&mut self, arguments: Vec<String>) {
+        self.arguments = arguments;
         self.process.kill();
         match launch([self.grpc, self.http], &self.arguments, &self.environment, &self.directory) {
             Ok((process, _)) => self.process = process,

@@ -1,0 +1,197 @@
+//! Coordinators that are dead for good, silent, overloaded, or refuse; and reports across an outage.
+
+use std::{convert::Infallible, future::Ready, net::SocketAddr, task::Poll};
+
+use budget_client::{Standing, boot_time_ns};
+use budget_tests::{
+    eventually::{eventually, eventually_some},
+    ports,
+    proxy::{Proxy, Upstream},
+};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
+use tonic::{
+    Code, Status,
+    body::Body,
+    codegen::{Service, http},
+    server::NamedService,
+    transport::Server,
+};
+
+use super::{
+    fleet::{Demand, Fleet},
+    judge::Case,
+    outages::{nothing_blocks, returned, settled},
+    setting::{BOUND, CALL, On, POLICY, REST_MS, RETURN_MS, STEP_MS, Setting, TIMING, pass_ms, pay_id, until_ns},
+};
+
+const MS: i64 = 1_000_000;
+
+/// Answers every call with the same status.
+#[derive(Clone, Copy)]
+struct Always(Code);
+
+impl NamedService for Always {
+    const NAME: &'static str = "retrybudget.v1.RetryBudget";
+}
+
+impl<B> Service<http::Request<B>> for Always {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: http::Request<B>) -> Self::Future {
+        std::future::ready(Ok(Status::new(self.0, "always").into_http()))
+    }
+}
+
+/// Takes the place of a daemon that has ended.
+async fn takes_the_place(address: SocketAddr, code: Code, tasks: &mut JoinSet<()>) {
+    let listener = eventually_some(BOUND, "the address is free", async || TcpListener::bind(address).await.ok()).await;
+    let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+    tasks.spawn(async move {
+        Server::builder().add_service(Always(code)).serve_with_incoming(incoming).await.unwrap();
+    });
+}
+
+/// A coordinator that refuses everything widens nothing. Per second at most what is lent, then the fallback, or nothing.
+async fn refusals_widen_nothing(code: Code) -> (usize, f64) {
+    const MEMBERS: usize = 10;
+    let mut setting = Setting::new(On::Memory, POLICY);
+    let start_ns = boot_time_ns();
+    let fleet = Fleet::start(&setting.endpoints(), MEMBERS, Demand::plenty(100, MEMBERS));
+    fleet.all_leased_within(RETURN_MS, "first leases").await;
+    pass_ms(1_500).await;
+    let lent = setting.operator().lent_per_second().await;
+    let address = setting.daemons[0].grpc();
+    setting.daemon().kill();
+    let killed_ns = boot_time_ns();
+    let mut tasks = JoinSet::new();
+    takes_the_place(address, code, &mut tasks).await;
+    let end_ns = killed_ns + 2 * STEP_MS * MS;
+    until_ns(end_ns).await;
+    let first_ns = killed_ns + (STEP_MS - TIMING.renew_max_ms - 50) * MS;
+    fleet.assert_useful(killed_ns, first_ns, 0.9 * lent, "on the curve");
+    pass_ms(1_000).await;
+    let beyond = fleet.admitted(end_ns, end_ns + 1_000 * MS);
+    for second in 0..3 {
+        let from_ns = killed_ns + second * 1_000 * MS;
+        println!("second {second}: {} admitted", fleet.admitted(from_ns, from_ns + 1_000 * MS));
+    }
+    drop(tasks);
+    nothing_blocks(&fleet);
+    let mut case = Case::new(&setting.policy, MEMBERS, 0, start_ns);
+    case.epoch(killed_ns);
+    case.all_beyond();
+    case.assert(&*fleet.end().await);
+    (beyond, lent)
+}
+
+/// Seen to fail with an overloaded coordinator taken for one that is away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a16_a_coordinator_that_is_overloaded_does_not_widen_the_budget() {
+    let (beyond, _) = refusals_widen_nothing(Code::ResourceExhausted).await;
+    assert_eq!(beyond, 0, "overload must not lead to the fallback");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a16_a_coordinator_that_is_unavailable_leads_to_the_fallback_and_no_further() {
+    let (beyond, _) = refusals_widen_nothing(Code::Unavailable).await;
+    // A tenth of 100 per second, and each of ten holders at most one token at first.
+    assert!((1..=20).contains(&beyond), "{beyond} by the fallback in a second");
+}
+
+/// One endpoint is dead for good, one accepts and never answers, and the one that lives is started again.
+///
+/// Seen to fail with the silent endpoint's connection kept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a17_dead_and_silent_endpoints_are_passed_over_and_a_restart_is_noticed() {
+    let mut setting = Setting::new(On::Memory, POLICY);
+    let start_ns = boot_time_ns();
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let dead = format!("http://127.0.0.1:{}", ports::pick());
+    let mut endpoints = vec![dead, format!("http://{}", silent.local_addr().unwrap())];
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut kept: Vec<TcpStream> = Vec::new();
+        while let Ok((stream, _)) = silent.accept().await {
+            kept.push(stream);
+        }
+    });
+    endpoints.extend(setting.endpoints());
+    let (fleet, _) = settled(&setting, &endpoints).await;
+    let mut case = Case::new(&setting.policy, 5, 0, start_ns);
+    case.epoch(boot_time_ns());
+    setting.daemon().kill();
+    pass_ms(500).await;
+    setting.restart_on_memory();
+    returned(&fleet, RETURN_MS + REST_MS, "T4 with one of three endpoints").await;
+    nothing_blocks(&fleet);
+    case.all_beyond();
+    case.assert(&*fleet.end().await);
+}
+
+/// Reports are held up, sent again, and arrive in the end: the ledger's counters are what was admitted, once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a18_usage_is_reported_once_across_an_outage() {
+    let setting = Setting::new(On::Memory, POLICY);
+    let start_ns = boot_time_ns();
+    let proxy = Proxy::start(Upstream::Tcp(setting.daemons[0].grpc())).await;
+    let (fleet, _) = settled(&setting, &[proxy.endpoint()]).await;
+    // Reports arrive and nobody hears that they did; then none arrive; then connections break in the middle.
+    proxy.hold_replies();
+    pass_ms(700).await;
+    proxy.blackhole();
+    pass_ms(700).await;
+    proxy.cut().await;
+    proxy.pass();
+    fleet.all_leased_within(RETURN_MS + REST_MS, "T4 after lost reports").await;
+    for member in &fleet.members {
+        member.active.store(false, std::sync::atomic::Ordering::Relaxed);
+    }
+    let admitted = || {
+        let counts = fleet.members.iter().flat_map(|member| member.client.counts());
+        counts.fold((0, 0), |(originals, retries), (_, counts)| {
+            let local = counts.local;
+            let (more_originals, more_retries) =
+                (local.originals_admitted + local.fallback_originals, local.retries_admitted + local.fallback_retries);
+            (originals + more_originals, retries + more_retries)
+        })
+    };
+    let operator = setting.operator();
+    let mut reported = (0, 0);
+    // Calls that are on their way come in.
+    pass_ms(500).await;
+    let holders = async || {
+        let page = operator.holders().await;
+        page.holders.iter().fold((0, 0), |(originals, retries), holder| {
+            let usage = &holder.value.usage;
+            let (more_originals, more_retries) =
+                (usage.originals_admitted + usage.fallback_originals, usage.retries_admitted + usage.fallback_retries);
+            (originals + more_originals, retries + more_retries)
+        })
+    };
+    eventually(BOUND, "all is reported", async || {
+        reported = holders().await;
+        reported == admitted()
+    })
+    .await;
+    let status = operator.client().get_status(&[pay_id()], None, CALL).await.unwrap();
+    let counters = status.dependencies[0].counters;
+    let seen = fleet.seen.admissions.lock().unwrap().clone();
+    println!("reported {reported:?}, ledger {} + {}", counters.originals_admitted, counters.retries_admitted);
+    // What a coordinator admitted and nobody heard of is counted there and not seen here.
+    let local = i64::try_from(seen.iter().filter(|one| one.source != budget_client::Source::Coordinator).count()).unwrap();
+    assert_eq!(reported.0 + reported.1, local, "what was admitted here, once");
+    assert!(counters.originals_admitted >= reported.0 && counters.retries_admitted >= reported.1);
+    assert_eq!(fleet.standing(Standing::Fallback), 0);
+    let mut case = Case::new(&setting.policy, 5, 0, start_ns);
+    case.all_beyond();
+    case.assert(&*fleet.end().await);
+}

@@ -1,0 +1,362 @@
+//! Clients that ask for more than there is, and keep every admission with its time.
+
+use std::{
+    collections::HashMap,
+    fmt::Write as _,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicI64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use budget::{
+    decision::{Attempt, Cause, Outcome, Reserve},
+    lease::HolderId,
+};
+use budget_client::{
+    Ask, Client, Client as PlainClient, Decision, Handle, LeasedClient, Mode, Permit, Refused, Reserved, Source,
+    Standing, boot_time_ns, reservation_id,
+};
+use budget_tests::eventually::eventually;
+use tokio::{
+    task::JoinSet,
+    time::{MissedTickBehavior, interval},
+};
+
+use super::setting::{BOUND, TIMING, pay};
+
+/// The deadline of each ask.
+pub(crate) const WITHIN: Duration = Duration::from_millis(150);
+/// Asks of one client that wait for a coordinator at once; more are not made.
+const WAITING_MAX: usize = 48;
+const TICK: Duration = Duration::from_millis(10);
+/// A client that was not scheduled for so long does not make up for all of it.
+const BEHIND_MAX_S: f64 = 0.5;
+
+/// One admission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Admission {
+    /// Right before it was asked for.
+    pub(crate) from_ns: i64,
+    /// Right after it was sent.
+    pub(crate) until_ns: i64,
+    pub(crate) is_retry: bool,
+    pub(crate) source: Source,
+}
+
+/// What all clients saw.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) admissions: Mutex<Vec<Admission>>,
+    pub(crate) originals_asked: AtomicI64,
+    pub(crate) retries_asked: AtomicI64,
+    pub(crate) overloaded: AtomicI64,
+    pub(crate) denied: AtomicI64,
+    /// Asks that could not be made.
+    pub(crate) not_asked: AtomicI64,
+    /// Errors that are no decisions.
+    pub(crate) failures: Mutex<HashMap<String, u64>>,
+    /// Longest time an ask took, nanoseconds.
+    pub(crate) longest_ns: AtomicI64,
+    /// Each admission is printed, for another process to read.
+    pub(crate) prints: bool,
+}
+
+/// How much is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Demand {
+    /// Originals per second of one client.
+    pub(crate) originals: f64,
+    /// Retries per second of one client.
+    pub(crate) retries: f64,
+}
+
+/// One client at work.
+pub(crate) struct Member {
+    pub(crate) client: LeasedClient,
+    pub(crate) handle: Handle,
+    /// Asks only while this holds.
+    pub(crate) active: Arc<AtomicBool>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+/// Clients at work.
+pub(crate) struct Fleet {
+    pub(crate) members: Vec<Member>,
+    callers: Vec<tokio::task::JoinHandle<()>>,
+    pub(crate) seen: Arc<Seen>,
+}
+
+/// Who asks.
+#[derive(Clone)]
+enum Asker {
+    Leased(Handle),
+    Plain(PlainClient),
+}
+
+// === impl Admission ===
+
+impl Admission {
+    /// For another process.
+    pub(crate) fn line(&self) -> String {
+        let kind = if self.is_retry { "retry" } else { "original" };
+        format!("admitted {kind} {} {} {:?} {}", self.from_ns, self.until_ns, self.source, std::process::id())
+    }
+
+    /// An admission, and the process it was in.
+    pub(crate) fn parse(line: &str) -> Option<(Self, u32)> {
+        let words: Vec<&str> = line.strip_prefix("admitted ")?.split(' ').collect();
+        let [kind, from_ns, until_ns, source, process] = words[..] else { return None };
+        let sources = [Source::Lease, Source::Coordinator, Source::Degraded, Source::Fallback];
+        let source = sources.into_iter().find(|one| format!("{one:?}") == source)?;
+        let (from_ns, until_ns) = (from_ns.parse().ok()?, until_ns.parse().ok()?);
+        Some((Self { from_ns, until_ns, is_retry: kind == "retry", source }, process.parse().ok()?))
+    }
+}
+
+// === impl Demand ===
+
+impl Demand {
+    /// Twice the policy in originals, three times the ratio of [`POLICY`](super::setting::POLICY) in retries.
+    pub(crate) fn plenty(rate: i64, members: usize) -> Self {
+        let originals = 2.0 * rate as f64 / members as f64;
+        Self { originals, retries: 0.6 * originals }
+    }
+
+    pub(crate) const NONE: Self = Self { originals: 0.0, retries: 0.0 };
+}
+
+// === impl Fleet ===
+
+impl Fleet {
+    pub(crate) fn empty() -> Self {
+        Self { members: Vec::new(), callers: Vec::new(), seen: Arc::default() }
+    }
+
+    /// So many clients of these endpoints.
+    pub(crate) fn start(endpoints: &[String], members: usize, demand: Demand) -> Self {
+        let mut fleet = Self::empty();
+        for _ in 0..members {
+            fleet.add(endpoints, None, demand);
+        }
+        fleet
+    }
+
+    pub(crate) fn add(&mut self, endpoints: &[String], holder: Option<&str>, demand: Demand) {
+        let mut builder = Client::builder().endpoints(endpoints).timing(TIMING);
+        if let Some(holder) = holder {
+            builder = builder.holder_id(HolderId::new(holder).unwrap());
+        }
+        let client = builder.connect().unwrap_or_else(|error| panic!("{error}"));
+        let handle = client.dependency(&pay()).unwrap();
+        let active = Arc::new(AtomicBool::new(true));
+        let asker = Asker::Leased(handle.clone());
+        let work = work(asker, demand, Arc::clone(&active), Arc::clone(&self.seen));
+        self.members.push(Member { client, handle, active, task: tokio::spawn(work) });
+    }
+
+    /// A caller of an agent, or of a daemon, that holds no lease.
+    pub(crate) fn add_caller(&mut self, endpoint: &str, demand: Demand) {
+        let asker = Asker::Plain(PlainClient::new(endpoint).unwrap());
+        let work = work(asker, demand, Arc::new(AtomicBool::new(true)), Arc::clone(&self.seen));
+        self.callers.push(tokio::spawn(work));
+    }
+
+    /// Waits until all are leased.
+    pub(crate) async fn all_leased_within(&self, ms: i64, what: &str) -> i64 {
+        let start_ns = boot_time_ns();
+        let bound = Duration::from_millis(ms.unsigned_abs());
+        eventually(bound, what, async || self.standing(Standing::Leased) == self.members.len()).await;
+        let took_ms = (boot_time_ns() - start_ns) / 1_000_000;
+        println!("{what}: {} holders within {took_ms} ms, at most {ms} ms", self.members.len());
+        took_ms
+    }
+
+    /// How many stand like this.
+    pub(crate) fn standing(&self, standing: Standing) -> usize {
+        self.members.iter().filter(|member| member.handle.standing() == standing).count()
+    }
+
+    /// Waits until so many stand like this.
+    pub(crate) async fn stand(&self, standing: Standing, members: usize) {
+        let what = format!("{members} clients are {standing:?}");
+        eventually(BOUND, &what, async || self.standing(standing) >= members).await;
+    }
+
+    /// Admitted since and until then, by the time they were sent.
+    pub(crate) fn admitted(&self, from_ns: i64, until_ns: i64) -> usize {
+        let admissions = self.seen.admissions.lock().unwrap();
+        admissions.iter().filter(|seen| (from_ns..until_ns).contains(&seen.until_ns)).count()
+    }
+
+    /// Asserts that at least so many were admitted on the average.
+    pub(crate) fn assert_useful(&self, from_ns: i64, until_ns: i64, per_second: f64, what: &str) {
+        let seconds = (until_ns - from_ns) as f64 / 1e9;
+        let admitted = self.admitted(from_ns, until_ns);
+        let wanted = per_second * seconds;
+        println!("{what}: {admitted} admitted in {seconds:.2} s, at least {wanted:.0} are useful work");
+        assert!(admitted as f64 >= wanted, "{what}: {admitted} of {wanted:.0}; {}", self.summary());
+    }
+
+    pub(crate) fn summary(&self) -> String {
+        let mut text = String::new();
+        let seen = &self.seen;
+        let admissions = seen.admissions.lock().unwrap();
+        let by = |source| admissions.iter().filter(|seen| seen.source == source).count();
+        let _ = write!(
+            text,
+            "{} admitted ({} lease, {} coordinator, {} degraded, {} fallback), asked {} + {} retries, {} denied, {} \
+             overloaded, {} not asked, longest {} ms, {:?}",
+            admissions.len(),
+            by(Source::Lease),
+            by(Source::Coordinator),
+            by(Source::Degraded),
+            by(Source::Fallback),
+            seen.originals_asked.load(Relaxed),
+            seen.retries_asked.load(Relaxed),
+            seen.denied.load(Relaxed),
+            seen.overloaded.load(Relaxed),
+            seen.not_asked.load(Relaxed),
+            seen.longest_ns.load(Relaxed) / 1_000_000,
+            seen.failures.lock().unwrap(),
+        );
+        text
+    }
+
+    /// Ends all, and hands out what they saw.
+    pub(crate) async fn end(self) -> Arc<Seen> {
+        println!("{}", self.summary());
+        for caller in self.callers {
+            caller.abort();
+        }
+        for member in &self.members {
+            member.task.abort();
+        }
+        for member in self.members {
+            drop(member.task.await);
+        }
+        self.seen
+    }
+}
+
+async fn work(asker: Asker, demand: Demand, active: Arc<AtomicBool>, seen: Arc<Seen>) {
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut waiting = JoinSet::new();
+    let (mut last_ns, mut originals, mut retries) = (boot_time_ns(), 0.0, 0.0);
+    loop {
+        ticks.tick().await;
+        while waiting.try_join_next().is_some() {}
+        let now_ns = boot_time_ns();
+        let elapsed_s = ((now_ns - last_ns) as f64 / 1e9).min(BEHIND_MAX_S);
+        last_ns = now_ns;
+        if !active.load(Relaxed) {
+            continue;
+        }
+        originals += demand.originals * elapsed_s;
+        retries += demand.retries * elapsed_s;
+        while originals >= 1.0 || retries >= 1.0 {
+            let is_retry = retries > originals;
+            if is_retry {
+                retries -= 1.0;
+                seen.retries_asked.fetch_add(1, Relaxed);
+            } else {
+                originals -= 1.0;
+                seen.originals_asked.fetch_add(1, Relaxed);
+            }
+            seen.ask(&asker, is_retry, &mut waiting);
+        }
+    }
+}
+
+/// An ask of one kind.
+pub(crate) fn ask_of(is_retry: bool) -> Ask {
+    if is_retry { Ask::retry(2, Cause::Transient) } else { Ask::original() }
+}
+
+// === impl Seen ===
+
+impl Seen {
+    /// Locally at once, or else beside the others.
+    fn ask(self: &Arc<Self>, asker: &Asker, is_retry: bool, waiting: &mut JoinSet<()>) {
+        let from_ns = boot_time_ns();
+        if let Asker::Leased(handle) = asker
+            && let Some(decided) = handle.try_reserve(&ask_of(is_retry))
+        {
+            return self.note(from_ns, is_retry, decided);
+        }
+        if waiting.len() >= WAITING_MAX {
+            self.not_asked.fetch_add(1, Relaxed);
+            return;
+        }
+        let (asker, seen) = (asker.clone(), Arc::clone(self));
+        waiting.spawn(async move {
+            let from_ns = boot_time_ns();
+            match asker {
+                Asker::Leased(handle) => {
+                    let decided = handle.reserve(&ask_of(is_retry), WITHIN).await;
+                    seen.note(from_ns, is_retry, decided);
+                }
+                Asker::Plain(client) => seen.ask_plainly(from_ns, is_retry, &client).await,
+            }
+        });
+    }
+
+    async fn ask_plainly(&self, from_ns: i64, is_retry: bool, client: &PlainClient) {
+        let attempt = if is_retry { Attempt::retry(2, Cause::Transient) } else { Attempt::ORIGINAL };
+        let reserve = Reserve { no_release: true, ..Reserve::new(reservation_id().unwrap(), attempt) };
+        let reserved = client.reserve(&pay(), &reserve, WITHIN).await;
+        let until_ns = boot_time_ns();
+        self.longest_ns.fetch_max(until_ns - from_ns, Relaxed);
+        match reserved {
+            Ok(Reserved { decision: Decision::Admitted(_), mode, .. }) => {
+                let source = match mode {
+                    Mode::Leased => Source::Lease,
+                    Mode::Exact | Mode::Shadow => Source::Coordinator,
+                    Mode::Degraded => Source::Degraded,
+                };
+                self.keep(Admission { from_ns, until_ns, is_retry, source });
+            }
+            Ok(_) => {
+                self.denied.fetch_add(1, Relaxed);
+            }
+            Err(budget_client::Error::Overloaded(_)) => {
+                self.overloaded.fetch_add(1, Relaxed);
+            }
+            Err(error) => {
+                *self.failures.lock().unwrap().entry(error.to_string()).or_default() += 1;
+            }
+        }
+    }
+
+    pub(crate) fn keep(&self, admission: Admission) {
+        if self.prints {
+            println!("{}", admission.line());
+        }
+        self.admissions.lock().unwrap().push(admission);
+    }
+
+    pub(crate) fn note(&self, from_ns: i64, is_retry: bool, decided: Result<Permit, Refused>) {
+        self.longest_ns.fetch_max(boot_time_ns() - from_ns, Relaxed);
+        match decided {
+            Ok(permit) => {
+                let source = permit.source();
+                // Handed back otherwise.
+                if let Ok(attempt) = permit.sent() {
+                    self.keep(Admission { from_ns, until_ns: boot_time_ns(), is_retry, source });
+                    attempt.finish(Outcome::Success);
+                }
+            }
+            Err(Refused::Denied(_)) => {
+                self.denied.fetch_add(1, Relaxed);
+            }
+            Err(Refused::Overloaded) => {
+                self.overloaded.fetch_add(1, Relaxed);
+            }
+            Err(Refused::Failed(error)) => {
+                *self.failures.lock().unwrap().entry(error.to_string()).or_default() += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Leases under faults: real daemons, real clients, and processes that die, stand still and split.
+//!
+//! Every test keeps what holders really admitted, each with its time, and judges all windows of it by the bound: T1 for
+//! admissions, T2 for retries. What a fault may add is named, and the bound of the pure crate says how much that is; it is
+//! printed beside what was seen. T4 is that every holder is leased again in the stated time.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod coordinators;
+mod fleet;
+mod judge;
+mod outages;
+mod policies;
+mod setting;

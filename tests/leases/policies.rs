@@ -1,0 +1,119 @@
+//! Policies and the kill switch change while their leases are out.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use budget_client::boot_time_ns;
+
+use super::{
+    fleet::Fleet,
+    judge::Case,
+    outages::{nothing_blocks, settled},
+    setting::{CALL, On, POLICY, Setting, TIMING, pass_ms, pay_id, policy_of},
+};
+
+const MS: i64 = 1_000_000;
+/// By when every holder obeys a change: it renews, and acknowledges what it gave up.
+const OBEYED_MS: i64 = 2 * TIMING.renew_max_ms + 100;
+
+fn per_second(fleet: &Fleet, from_ns: i64) -> f64 {
+    let now_ns = boot_time_ns();
+    fleet.admitted(from_ns, now_ns) as f64 * 1e9 / (now_ns - from_ns) as f64
+}
+
+/// Seen to fail with a renewal that does not clip what a holder has to the new share.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a12_a_policy_lowered_under_its_leases_is_obeyed_and_raised_again_at_once() {
+    let setting = Setting::new(On::Memory, POLICY);
+    let start_ns = boot_time_ns();
+    let (fleet, _) = settled(&setting, &setting.endpoints()).await;
+    let operator = setting.operator();
+    let mut case = Case::new(&setting.policy, 5, 0, start_ns);
+    let lowered = policy_of(40, 20, 8);
+    operator.put(&lowered).await;
+    case.policy(boot_time_ns(), &lowered);
+    pass_ms(OBEYED_MS).await;
+    let from_ns = boot_time_ns();
+    pass_ms(1_000).await;
+    let seen = per_second(&fleet, from_ns);
+    println!("under 40/s: {seen:.0}/s");
+    assert!(seen <= 40.0 * 1.001 + 20.0 + 1.0, "{seen}/s under 40/s");
+    assert!(seen >= 0.8 * 40.0, "{seen}/s under 40/s");
+    let page = operator.client().get_status(&[pay_id()], None, CALL).await.unwrap();
+    let bucket = page.dependencies[0].admission.unwrap();
+    assert!((0..=bucket.burst_micros).contains(&bucket.balance_micros), "{bucket:?}");
+    let raised = policy_of(150, 60, 20);
+    operator.put(&raised).await;
+    case.policy(boot_time_ns(), &raised);
+    pass_ms(OBEYED_MS).await;
+    let from_ns = boot_time_ns();
+    pass_ms(1_000).await;
+    let seen = per_second(&fleet, from_ns);
+    println!("under 150/s: {seen:.0}/s");
+    assert!(seen >= 0.8 * 150.0, "{seen}/s under 150/s");
+    nothing_blocks(&fleet);
+    case.assert(&*fleet.end().await);
+}
+
+/// Ratio, bursts and rate change as fast as they can: nothing is refilled for free, and nothing breaks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a13_policies_changed_all_the_time_mint_nothing_under_leases() {
+    let setting = Setting::new(On::Memory, POLICY);
+    let start_ns = boot_time_ns();
+    let (fleet, _) = settled(&setting, &setting.endpoints()).await;
+    let operator = setting.operator();
+    let mut case = Case::new(&setting.policy, 5, 0, start_ns);
+    let variants = [policy_of(80, 40, 10), POLICY.replace("ratio = 0.2", "ratio = 0.1"), POLICY.to_owned()];
+    let until_ns = boot_time_ns() + 2_000 * MS;
+    let mut changes = 0;
+    while boot_time_ns() < until_ns {
+        let policy = &variants[changes % variants.len()];
+        // Whichever of both is in force while the call is on its way.
+        case.policy(boot_time_ns(), policy);
+        operator.put(policy).await;
+        changes += 1;
+        pass_ms(10).await;
+    }
+    operator.put(POLICY).await;
+    case.policy(boot_time_ns(), POLICY);
+    println!("{changes} changes in 2 s");
+    assert!(changes > 20);
+    let from_ns = boot_time_ns() + OBEYED_MS * MS;
+    pass_ms(OBEYED_MS + 1_000).await;
+    fleet.assert_useful(from_ns, boot_time_ns(), 80.0, "under the last policy");
+    nothing_blocks(&fleet);
+    case.assert(&*fleet.end().await);
+}
+
+/// Retries switched off stop at holders within one renewal, and come back with what the bucket has.
+///
+/// Seen to fail with rules that are told only with a new share.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a15_the_kill_switch_reaches_holders_within_a_renewal() {
+    let setting = Setting::new(On::Memory, POLICY);
+    let start_ns = boot_time_ns();
+    let (fleet, _) = settled(&setting, &setting.endpoints()).await;
+    let operator = setting.operator();
+    let retries_since = |from_ns: i64| {
+        let admissions = fleet.seen.admissions.lock().unwrap();
+        admissions.iter().filter(|seen| seen.is_retry && seen.from_ns >= from_ns).map(|seen| seen.from_ns).max()
+    };
+    operator.client().set_retries("pay", false, "a test", CALL).await.unwrap();
+    let off_ns = boot_time_ns();
+    pass_ms(1_500).await;
+    let last_ms = retries_since(off_ns).map_or(0, |last_ns| (last_ns - off_ns) / MS);
+    println!("last retry {last_ms} ms after the switch");
+    // One renewal, and a busy machine.
+    assert!(last_ms <= TIMING.renew_max_ms + 500, "a retry {last_ms} ms after the switch");
+    let from_ns = off_ns + 1_000 * MS;
+    fleet.assert_useful(from_ns, boot_time_ns(), 80.0, "originals with retries off");
+    // On and off and on again, faster than anybody renews.
+    for enabled in [true, false, true, false, true] {
+        operator.client().set_retries("pay", enabled, "a test", CALL).await.unwrap();
+    }
+    let on_ns = boot_time_ns();
+    pass_ms(OBEYED_MS).await;
+    assert!(retries_since(on_ns).is_some(), "retries come back: {}", fleet.summary());
+    assert!(fleet.seen.retries_asked.load(Relaxed) > 0);
+    nothing_blocks(&fleet);
+    Case::new(&setting.policy, 5, 0, start_ns).assert(&*fleet.end().await);
+}
