@@ -131,7 +131,7 @@ async fn a17_dead_and_silent_endpoints_are_passed_over_and_a_restart_is_noticed(
     setting.daemon().kill();
     pass_ms(500).await;
     setting.restart_on_memory();
-    returned(&fleet, RETURN_MS + REST_MS, "T4 with one of three endpoints").await;
+    returned(&setting, &fleet, RETURN_MS + REST_MS, "T4 with one of three endpoints").await;
     nothing_blocks(&fleet);
     case.all_beyond();
     case.assert(&*fleet.end().await);
@@ -187,7 +187,8 @@ async fn a18_usage_is_reported_once_across_an_outage() {
     let seen = fleet.seen.admissions.lock().unwrap().clone();
     println!("reported {reported:?}, ledger {} + {}", counters.originals_admitted, counters.retries_admitted);
     // What a coordinator admitted and nobody heard of is counted there and not seen here.
-    let local = i64::try_from(seen.iter().filter(|one| one.source != budget_client::Source::Coordinator).count()).unwrap();
+    let local =
+        i64::try_from(seen.iter().filter(|one| one.source != budget_client::Source::Coordinator).count()).unwrap();
     assert_eq!(reported.0 + reported.1, local, "what was admitted here, once");
     assert!(counters.originals_admitted >= reported.0 && counters.retries_admitted >= reported.1);
     assert_eq!(fleet.standing(Standing::Fallback), 0);

@@ -59,6 +59,8 @@ pub(crate) struct Seen {
     pub(crate) failures: Mutex<HashMap<String, u64>>,
     /// Longest time an ask took, nanoseconds.
     pub(crate) longest_ns: AtomicI64,
+    /// Longest time that a client that wanted to ask was not scheduled.
+    pub(crate) late_ns: AtomicI64,
     /// Each admission is printed, for another process to read.
     pub(crate) prints: bool,
 }
@@ -85,6 +87,8 @@ pub(crate) struct Member {
 pub(crate) struct Fleet {
     pub(crate) members: Vec<Member>,
     callers: Vec<tokio::task::JoinHandle<()>>,
+    /// What the policy gives them per second.
+    pub(crate) rate: i64,
     pub(crate) seen: Arc<Seen>,
 }
 
@@ -92,7 +96,7 @@ pub(crate) struct Fleet {
 #[derive(Clone)]
 enum Asker {
     Leased(Handle),
-    Plain(PlainClient),
+    Plain(Arc<PlainClient>),
 }
 
 // === impl Admission ===
@@ -123,15 +127,13 @@ impl Demand {
         let originals = 2.0 * rate as f64 / members as f64;
         Self { originals, retries: 0.6 * originals }
     }
-
-    pub(crate) const NONE: Self = Self { originals: 0.0, retries: 0.0 };
 }
 
 // === impl Fleet ===
 
 impl Fleet {
     pub(crate) fn empty() -> Self {
-        Self { members: Vec::new(), callers: Vec::new(), seen: Arc::default() }
+        Self { members: Vec::new(), callers: Vec::new(), rate: 100, seen: Arc::default() }
     }
 
     /// So many clients of these endpoints.
@@ -158,7 +160,7 @@ impl Fleet {
 
     /// A caller of an agent, or of a daemon, that holds no lease.
     pub(crate) fn add_caller(&mut self, endpoint: &str, demand: Demand) {
-        let asker = Asker::Plain(PlainClient::new(endpoint).unwrap());
+        let asker = Asker::Plain(Arc::new(PlainClient::new(endpoint).unwrap()));
         let work = work(asker, demand, Arc::new(AtomicBool::new(true)), Arc::clone(&self.seen));
         self.callers.push(tokio::spawn(work));
     }
@@ -171,6 +173,11 @@ impl Fleet {
         let took_ms = (boot_time_ns() - start_ns) / 1_000_000;
         println!("{what}: {} holders within {took_ms} ms, at most {ms} ms", self.members.len());
         took_ms
+    }
+
+    /// Twice as many originals as there may be, and three times the ratio of retries, by so many clients.
+    pub(crate) fn plenty(endpoints: &[String], members: usize, rate: i64) -> Self {
+        Self { rate, ..Self::start(endpoints, members, Demand::plenty(rate, members)) }
     }
 
     /// How many stand like this.
@@ -197,6 +204,12 @@ impl Fleet {
         let wanted = per_second * seconds;
         println!("{what}: {admitted} admitted in {seconds:.2} s, at least {wanted:.0} are useful work");
         assert!(admitted as f64 >= wanted, "{what}: {admitted} of {wanted:.0}; {}", self.summary());
+    }
+
+    /// No ask failed: each was decided.
+    pub(crate) fn assert_none_failed(&self) {
+        let failures = self.seen.failures.lock().unwrap().clone();
+        assert!(failures.is_empty(), "{}", self.summary());
     }
 
     pub(crate) fn summary(&self) -> String {
@@ -250,6 +263,8 @@ async fn work(asker: Asker, demand: Demand, active: Arc<AtomicBool>, seen: Arc<S
         while waiting.try_join_next().is_some() {}
         let now_ns = boot_time_ns();
         let elapsed_s = ((now_ns - last_ns) as f64 / 1e9).min(BEHIND_MAX_S);
+        let tick_ns = i64::try_from(TICK.as_nanos()).unwrap_or(0);
+        seen.late_ns.fetch_max(now_ns - last_ns - tick_ns, Relaxed);
         last_ns = now_ns;
         if !active.load(Relaxed) {
             continue;

@@ -78,7 +78,9 @@ impl Case {
             (excess(Quantity::Admissions), excess(Quantity::Retries));
         let steeper = |slope: Slope, constant: i64, long: i64| Slope {
             // Micro-tokens in a millisecond, on the slope's own denominator, rounded up.
-            num: slope.num + ((long - constant) * slope.den).div_euclid(LONG_MS / 1_000_000) + i64::from(long > constant),
+            num: slope.num
+                + ((long - constant) * slope.den).div_euclid(LONG_MS / 1_000_000)
+                + i64::from(long > constant),
             ..slope
         };
         let law_of = |law: Law| Law {
@@ -93,9 +95,9 @@ impl Case {
                 *law = law_of(*law);
             }
         }
-        events.extend(admissions.iter().map(|seen| {
-            (seen.until_ns, if seen.is_retry { Event::Retry } else { Event::Original })
-        }));
+        events.extend(
+            admissions.iter().map(|seen| (seen.until_ns, if seen.is_retry { Event::Retry } else { Event::Original })),
+        );
         let windows = AllWindows::of(horizon, self.start_ns, law_of(Law::of(&self.policy)), events);
         for term in &short.terms {
             println!("  term {}: {}", term.cause.name(), term.text);

@@ -5,9 +5,14 @@
 //! printed beside what was seen. T4 is that every holder is leased again in the stated time.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod agents;
 mod coordinators;
 mod fleet;
+mod holder;
 mod judge;
 mod outages;
 mod policies;
+mod preload;
+mod processes;
+mod redis;
 mod setting;

@@ -1,12 +1,20 @@
 //! The coordinator is killed, stands still, or cannot be reached.
 
+use std::{
+    sync::atomic::{AtomicI64, Ordering::Relaxed},
+    time::Duration,
+};
+
 use budget_client::{Standing, boot_time_ns};
-use budget_tests::proxy::{Proxy, Upstream};
+use budget_tests::{
+    eventually::eventually,
+    proxy::{Proxy, Upstream},
+};
 
 use super::{
     fleet::{Demand, Fleet, WITHIN},
     judge::Case,
-    setting::{BOUND, On, POLICY, QUARANTINE_MS, REST_MS, RETURN_MS, STEP_MS, Setting, TIMING, pass_ms, until_ns},
+    setting::{BOUND, On, POLICY, REST_MS, RETURN_MS, STEP_MS, Setting, TIMING, pass_ms, until_ns},
 };
 
 const MEMBERS: usize = 5;
@@ -15,18 +23,20 @@ const MS: i64 = 1_000_000;
 
 /// Clients that have had leases for a while, and what they have.
 pub(crate) async fn settled(setting: &Setting, endpoints: &[String]) -> (Fleet, f64) {
-    let fleet = Fleet::start(endpoints, MEMBERS, Demand::plenty(100, MEMBERS));
+    let fleet = Fleet::plenty(endpoints, MEMBERS, 100);
+    let lent = settle(setting, &fleet).await;
+    (fleet, lent)
+}
+
+/// Waits until they have, and what that is per second.
+pub(crate) async fn settle(setting: &Setting, fleet: &Fleet) -> f64 {
     fleet.all_leased_within(RETURN_MS, "first leases").await;
-    let operator = setting.operator();
-    budget_tests::eventually::eventually(BOUND, "shares have settled", async || {
-        operator.lent_per_second().await >= 0.7 * RATE
-    })
-    .await;
+    let (operator, rate) = (setting.operator(), fleet.rate as f64);
+    eventually(BOUND, "shares have settled", async || operator.lent_per_second().await >= 0.7 * rate).await;
     let from_ns = boot_time_ns();
     pass_ms(1_000).await;
-    fleet.assert_useful(from_ns, boot_time_ns(), 0.8 * RATE, "calm");
-    let lent = operator.lent_per_second().await;
-    (fleet, lent)
+    fleet.assert_useful(from_ns, boot_time_ns(), 0.8 * rate, "calm");
+    operator.lent_per_second().await
 }
 
 /// Waits for the end of both steps of the curve, and asserts that each was used.
@@ -38,7 +48,7 @@ pub(crate) async fn curve_is_followed(fleet: &Fleet, from_ns: i64, lent: f64) {
     let (half_ns, end_ns) = (from_ns + STEP_MS * MS, first_ns + STEP_MS * MS);
     until_ns(end_ns).await;
     fleet.assert_useful(half_ns, end_ns, 0.9 * 0.5 * lent, "on the half of it");
-    fleet.stand(Standing::Fallback, MEMBERS).await;
+    fleet.stand(Standing::Fallback, fleet.members.len()).await;
     let from_ns = boot_time_ns();
     pass_ms(500).await;
     // The fallback: a tenth of the policy in all, in buckets that began empty.
@@ -47,19 +57,27 @@ pub(crate) async fn curve_is_followed(fleet: &Fleet, from_ns: i64, lent: f64) {
 
 /// Every answer came in time, and none was an error.
 pub(crate) fn nothing_blocks(fleet: &Fleet) {
-    let longest_ms = fleet.seen.longest_ns.load(std::sync::atomic::Ordering::Relaxed) / MS;
-    // On a busy machine a task may wait for its turn.
-    let most_ms = i64::try_from(WITHIN.as_millis()).unwrap() + 1_000;
+    let ms = |ns: &AtomicI64| ns.load(Relaxed) / MS;
+    let (longest_ms, late_ms) = (ms(&fleet.seen.longest_ns), ms(&fleet.seen.late_ns));
+    // On a busy machine whoever asks waits for its turn too.
+    let most_ms = i64::try_from(WITHIN.as_millis()).unwrap() + 300 + 2 * late_ms;
+    println!("the longest ask took {longest_ms} ms, at most {most_ms} ms, {late_ms} ms of them not scheduled");
     assert!(longest_ms <= most_ms, "an ask took {longest_ms} ms");
-    assert_eq!(fleet.seen.failures.lock().unwrap().len(), 0, "{}", fleet.summary());
+    fleet.assert_none_failed();
 }
 
-/// Back after an outage: T4, and useful work again.
-pub(crate) async fn returned(fleet: &Fleet, within_ms: i64, what: &str) {
-    fleet.all_leased_within(within_ms, what).await;
+/// Back after an outage: T4, as the daemon sees it too, and useful work again.
+pub(crate) async fn returned(setting: &Setting, fleet: &Fleet, within_ms: i64, what: &str) {
+    let (start_ns, operator) = (boot_time_ns(), setting.operator());
+    eventually(Duration::from_millis(within_ms.unsigned_abs()), what, async || {
+        let lent = operator.holders().await.holders.iter().filter(|holder| holder.value.value.rate > 0).count();
+        lent >= fleet.members.len() && fleet.standing(Standing::Leased) == fleet.members.len()
+    })
+    .await;
+    println!("{what}: all leased within {} ms, at most {within_ms} ms", (boot_time_ns() - start_ns) / MS);
     let from_ns = boot_time_ns();
     pass_ms(500).await;
-    fleet.assert_useful(from_ns, boot_time_ns(), 0.4 * RATE, "after the return");
+    fleet.assert_useful(from_ns, boot_time_ns(), 0.4 * fleet.rate as f64, "after the return");
 }
 
 /// Seen to fail with `--no-leases-out` said at the second start too.
@@ -72,7 +90,7 @@ async fn q11_a_daemon_that_is_killed_and_started_again_costs_no_more_than_the_bo
     let killed_ns = boot_time_ns();
     curve_is_followed(&fleet, killed_ns, lent).await;
     setting.restart_on_memory();
-    returned(&fleet, RETURN_MS + REST_MS, "T4 after a restart").await;
+    returned(&setting, &fleet, RETURN_MS + REST_MS, "T4 after a restart").await;
     nothing_blocks(&fleet);
     let mut case = Case::new(&setting.policy, MEMBERS, 0, start_ns);
     case.epoch(killed_ns);
@@ -92,7 +110,7 @@ async fn q11_a_daemon_that_crashes_again_and_again_lends_nothing_twice() {
         setting.restart_on_memory();
         pass_ms(400).await;
     }
-    returned(&fleet, RETURN_MS + REST_MS, "T4 after three restarts").await;
+    returned(&setting, &fleet, RETURN_MS + REST_MS, "T4 after three restarts").await;
     nothing_blocks(&fleet);
     case.all_beyond();
     case.assert(&*fleet.end().await);
@@ -107,7 +125,7 @@ async fn q11_a_daemon_that_stands_still_and_goes_on_costs_no_more_than_the_bound
     setting.daemon().freeze();
     curve_is_followed(&fleet, boot_time_ns(), lent).await;
     setting.daemon().thaw();
-    returned(&fleet, RETURN_MS + REST_MS, "T4 after standing still").await;
+    returned(&setting, &fleet, RETURN_MS + REST_MS, "T4 after standing still").await;
     nothing_blocks(&fleet);
     let mut case = Case::new(&setting.policy, MEMBERS, 0, start_ns);
     case.all_beyond();
@@ -156,7 +174,7 @@ async fn a17_half_open_connections_are_left_and_lost_answers_move_no_token_twice
     proxy.blackhole();
     pass_ms(200).await;
     proxy.pass();
-    returned(&fleet, RETURN_MS + REST_MS, "T4 after silence").await;
+    returned(&setting, &fleet, RETURN_MS + REST_MS, "T4 after silence").await;
     nothing_blocks(&fleet);
     let mut case = Case::new(&setting.policy, MEMBERS, 0, start_ns);
     case.all_beyond();

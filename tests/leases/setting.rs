@@ -2,11 +2,7 @@
 
 use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
-use budget::{
-    ids::DependencyId,
-    lease::Timing,
-    policy::Policy,
-};
+use budget::{ids::DependencyId, lease::Timing, policy::Policy};
 use budget_client::{Client, Dependency, HolderPage, PolicyRule, boot_time_ns};
 use budget_tests::{
     daemon::Daemon,
@@ -116,7 +112,13 @@ impl Setting {
             "[timing]\nunsafe_short = true\nmargin = \"{}ms\"\noverlap = \"{}ms\"\nrenew_min = \"{}ms\"\n\
              renew_max = \"{}ms\"\nresend_min = \"{}ms\"\nresend_max = \"{}ms\"\nheartbeat = \"{}ms\"\n\
              step_max = \"{}ms\"\n",
-            t.margin_ms, t.overlap_ms, t.renew_min_ms, t.renew_max_ms, t.resend_min_ms, t.resend_max_ms, t.heartbeat_ms,
+            t.margin_ms,
+            t.overlap_ms,
+            t.renew_min_ms,
+            t.renew_max_ms,
+            t.resend_min_ms,
+            t.resend_max_ms,
+            t.heartbeat_ms,
             t.step_max_ms
         );
         fs::write(setting.path("budgetd.toml"), timing).unwrap();
@@ -136,7 +138,8 @@ impl Setting {
         let fixed = ["--store", store, "--config", &self.text_path("budgetd.toml")].map(str::to_owned);
         let policy = ["--policy".to_owned(), self.text_path("policy.toml")];
         // A busy machine must not look like an outage.
-        let patient = ["--redis-connect-timeout", "1s", "--redis-wait-timeout", "1s", "--redis-response-timeout", "1s"];
+        let patient =
+            ["--redis-connect-timeout", "1s", "--redis-wait-timeout", "300ms", "--redis-response-timeout", "300ms"];
         fixed.into_iter().chain(policy).chain(patient.map(str::to_owned)).collect()
     }
 
@@ -148,6 +151,10 @@ impl Setting {
     pub(crate) fn restart_on_memory(&mut self) {
         let arguments = self.stored("memory");
         self.daemon().restart_with(arguments);
+    }
+
+    pub(crate) fn redis(&mut self) -> &mut RedisServer {
+        self.redis.as_mut().unwrap()
     }
 
     pub(crate) fn endpoints(&self) -> Vec<String> {

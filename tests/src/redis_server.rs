@@ -38,6 +38,7 @@ pub enum Flavour {
 pub struct RedisServer {
     flavour: Flavour,
     config: Vec<String>,
+    environment: Vec<(String, String)>,
     port: u16,
     process: Process,
     directory: TempDir,
@@ -122,13 +123,24 @@ impl RedisServer {
     /// If it does not answer in time.
     #[must_use]
     pub fn start_with(flavour: Flavour, config: &[&str]) -> Self {
+        Self::start_in(flavour, config, &[])
+    }
+
+    /// The same with environment variables, such as `LD_PRELOAD`.
+    ///
+    /// # Panics
+    /// As [`Self::start_with`].
+    #[must_use]
+    pub fn start_in(flavour: Flavour, config: &[&str], environment: &[(&str, &str)]) -> Self {
         let directory = tempfile::Builder::new().prefix("budget-redis-").tempdir();
         let directory = directory.unwrap_or_else(|error| panic!("no temporary directory: {error}"));
         let config: Vec<String> = config.iter().map(|&argument| argument.to_owned()).collect();
+        let environment: Vec<(String, String)> =
+            environment.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
         for _ in 0..STARTS_MAX {
             let port = ports::pick();
-            if let Some(process) = launch(flavour, port, directory.path(), &config) {
-                return Self { flavour, config, port, process, directory };
+            if let Some(process) = launch(flavour, port, directory.path(), &config, &environment) {
+                return Self { flavour, config, environment, port, process, directory };
             }
         }
         panic!("somebody else took the port {STARTS_MAX} times");
@@ -217,13 +229,14 @@ impl RedisServer {
         self.process.thaw();
     }
 
-    /// Starts it again on the same addresses, after killing it if it still runs. All data is gone.
+    /// Starts it again on the same addresses, after killing it if it still runs. All data is gone, but for what a `SAVE`
+    /// kept.
     ///
     /// # Panics
     /// If it does not answer in time, or somebody else took its port meanwhile.
     pub fn restart(&mut self) {
         self.process.kill();
-        let process = launch(self.flavour, self.port, self.directory.path(), &self.config);
+        let process = launch(self.flavour, self.port, self.directory.path(), &self.config, &self.environment);
         self.process = process.unwrap_or_else(|| panic!("somebody else took port {}", self.port));
     }
 }
@@ -253,8 +266,15 @@ fn command<A: ToRedisArgs>(url: &str, arguments: &[A]) -> RedisResult<Value> {
 }
 
 /// None if the port is taken.
-fn launch(flavour: Flavour, port: u16, directory: &Path, config: &[String]) -> Option<Process> {
+fn launch(
+    flavour: Flavour,
+    port: u16,
+    directory: &Path,
+    config: &[String],
+    environment: &[(String, String)],
+) -> Option<Process> {
     let mut launched = Command::new(flavour.binary());
+    launched.envs(environment.iter().map(|(name, value)| (name, value)));
     launched.current_dir(directory);
     launched.args(["--bind", "127.0.0.1", "--port"]).arg(port.to_string());
     launched.arg("--unixsocket").arg(socket_in(directory));

@@ -1,0 +1,197 @@
+//! The agent of a host: leases for callers in any language, by a socket.
+
+use std::{net::SocketAddr, path::PathBuf, process::Command};
+
+use budget_client::{Source, boot_time_ns};
+use budget_tests::{daemon, eventually::eventually, ports, process::Process};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::{
+    fleet::{Demand, Fleet},
+    judge::Case,
+    setting::{BOUND, On, POLICY, REST_MS, RETURN_MS, STEP_MS, Setting, TIMING, pass_ms, until_ns},
+};
+
+const MS: i64 = 1_000_000;
+const RATE: f64 = 100.0;
+const AGENTS: usize = 2;
+const CALLERS: usize = 3;
+
+/// An agent that serves a unix socket.
+struct Agent {
+    process: Process,
+    socket: PathBuf,
+    http: SocketAddr,
+    arguments: Vec<String>,
+}
+
+// === impl Agent ===
+
+impl Agent {
+    async fn start(setting: &Setting, number: usize) -> Self {
+        let socket = setting.path(&format!("agent{number}.sock"));
+        let http = SocketAddr::from(([127, 0, 0, 1], ports::pick()));
+        let store = format!("grpc://{}", setting.daemons[0].grpc());
+        let listen = format!("unix:{}", socket.display());
+        let config = setting.text_path("budgetd.toml");
+        let name = format!("host{number}");
+        let http_text = http.to_string();
+        let arguments = [
+            "serve",
+            "--listen",
+            &listen,
+            "--http",
+            &http_text,
+            "--store",
+            &store,
+            "--config",
+            &config,
+            "--holder-id",
+            &name,
+        ];
+        let arguments: Vec<String> = arguments.map(str::to_owned).to_vec();
+        let mut agent = Self { process: spawn(&arguments), socket, http, arguments };
+        agent.serves().await;
+        agent
+    }
+
+    async fn serves(&mut self) {
+        eventually(BOUND, "the agent serves", async || {
+            assert!(self.process.exited().is_none(), "{}", self.process.tail());
+            tokio::net::UnixStream::connect(&self.socket).await.is_ok()
+        })
+        .await;
+    }
+
+    async fn restart(&mut self) {
+        self.process.kill();
+        self.process = spawn(&self.arguments);
+        self.serves().await;
+    }
+
+    fn endpoint(&self) -> String {
+        format!("unix:{}", self.socket.display())
+    }
+
+    /// Status and body of `/readyz`.
+    async fn readiness(&self) -> (bool, String) {
+        let mut stream = TcpStream::connect(self.http).await.unwrap();
+        stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body).to_owned();
+        (answer.starts_with("HTTP/1.1 200"), body)
+    }
+}
+
+fn spawn(arguments: &[String]) -> Process {
+    let mut command = Command::new(daemon::binary());
+    command.args(arguments);
+    Process::spawn("agent", command)
+}
+
+async fn agents(setting: &Setting) -> (Vec<Agent>, Fleet) {
+    let mut agents = Vec::new();
+    let mut fleet = Fleet::empty();
+    for number in 0..AGENTS {
+        let agent = Agent::start(setting, number).await;
+        for _ in 0..CALLERS {
+            fleet.add_caller(&agent.endpoint(), Demand::plenty(100, AGENTS * CALLERS));
+        }
+        agents.push(agent);
+    }
+    lent(setting, RETURN_MS, "first leases of agents").await;
+    pass_ms(1_000).await;
+    let from_ns = boot_time_ns();
+    pass_ms(1_000).await;
+    fleet.assert_useful(from_ns, boot_time_ns(), 0.8 * RATE, "calm, by agents");
+    (agents, fleet)
+}
+
+/// Waits until all agents are leased.
+async fn lent(setting: &Setting, within_ms: i64, what: &str) {
+    let operator = setting.operator();
+    let start_ns = boot_time_ns();
+    let bound = std::time::Duration::from_millis(within_ms.unsigned_abs());
+    eventually(bound, what, async || {
+        let page = operator.holders().await;
+        page.holders.iter().filter(|holder| holder.value.value.rate > 0).count() >= AGENTS
+    })
+    .await;
+    println!("{what}: within {} ms, at most {within_ms} ms", (boot_time_ns() - start_ns) / MS);
+}
+
+/// The daemon behind two agents is killed, and comes back: they go on along their curves, then by the fallback, and are
+/// leased again. Their health says what is the matter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a27_agents_go_on_while_the_daemon_behind_them_is_away_and_say_so() {
+    let mut setting = Setting::new(On::Memory, POLICY);
+    let start_ns = boot_time_ns();
+    let (agents, fleet) = agents(&setting).await;
+    let well = |up: bool| format!("\"up\":{up},\"degraded\":{}", !up);
+    for agent in &agents {
+        let (ready, body) = agent.readiness().await;
+        assert!(ready && body.contains(&well(true)), "{body}");
+    }
+    let lent_per_second = setting.operator().lent_per_second().await;
+    setting.daemon().kill();
+    let killed_ns = boot_time_ns();
+    let first_ns = killed_ns + (STEP_MS - TIMING.renew_max_ms - 50) * MS;
+    until_ns(first_ns).await;
+    fleet.assert_useful(killed_ns, first_ns, 0.9 * lent_per_second, "agents on the curve");
+    until_ns(first_ns + STEP_MS * MS).await;
+    let half_ns = killed_ns + STEP_MS * MS;
+    fleet.assert_useful(half_ns, first_ns + STEP_MS * MS, 0.45 * lent_per_second, "agents on the half of it");
+    for agent in &agents {
+        // Taken out of service it would help nobody: ready, and degraded.
+        eventually(BOUND, "the agent says so", async || {
+            let (ready, body) = agent.readiness().await;
+            ready && body.contains(&well(false))
+        })
+        .await;
+    }
+    until_ns(killed_ns + (2 * STEP_MS + 500) * MS).await;
+    setting.restart_on_memory();
+    lent(&setting, RETURN_MS + REST_MS, "T4: agents leased again").await;
+    let from_ns = boot_time_ns();
+    pass_ms(500).await;
+    fleet.assert_useful(from_ns, boot_time_ns(), 0.4 * RATE, "agents after the return");
+    for agent in &agents {
+        eventually(BOUND, "the agent is well", async || agent.readiness().await.1.contains(&well(true))).await;
+    }
+    fleet.assert_none_failed();
+    let mut case = Case::new(&setting.policy, AGENTS, 0, start_ns);
+    case.epoch(killed_ns);
+    case.all_beyond();
+    case.assert(&*fleet.end().await);
+}
+
+/// An agent is killed and started again under its name: its callers fail at once meanwhile, and nothing is admitted twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q11_an_agent_that_is_killed_and_started_again_costs_no_more_than_the_bound() {
+    let setting = Setting::new(On::Memory, POLICY);
+    let start_ns = boot_time_ns();
+    let (mut agents, fleet) = agents(&setting).await;
+    for _ in 0..3 {
+        agents[0].process.kill();
+        pass_ms(200).await;
+        agents[0].restart().await;
+        pass_ms(300).await;
+    }
+    let from_ns = boot_time_ns();
+    lent(&setting, RETURN_MS, "T4: the agent leased again").await;
+    eventually(BOUND, "by its lease", async || {
+        let admissions = fleet.seen.admissions.lock().unwrap();
+        admissions.iter().any(|seen| seen.from_ns > from_ns && seen.source == Source::Lease)
+    })
+    .await;
+    pass_ms(500).await;
+    fleet.assert_useful(boot_time_ns() - 500 * MS, boot_time_ns(), 0.5 * RATE, "after the restarts");
+    println!("{}", fleet.summary());
+    let mut case = Case::new(&setting.policy, AGENTS, 0, start_ns);
+    case.all_beyond();
+    case.assert(&*fleet.end().await);
+}
