@@ -16,7 +16,7 @@ use crate::{
 pub(crate) type Family = fn(&mut Rng) -> Scenario;
 
 /// All of them, by name.
-pub(crate) const FAMILIES: [(&str, Family); 23] = [
+pub(crate) const FAMILIES: [(&str, Family); 24] = [
     ("cut-and-lend", cut_and_lend),
     ("lower-lose-raise", lower_lose_raise),
     ("overlap", overlap),
@@ -40,6 +40,7 @@ pub(crate) const FAMILIES: [(&str, Family); 23] = [
     ("lend-in-overlap", lend_in_overlap),
     ("proved-twice", proved_twice),
     ("raise", raise),
+    ("stranded", stranded),
 ];
 
 fn cut(scenario: &mut Scenario, processes: &[usize], at_ms: i64, cut: bool) {
@@ -508,25 +509,27 @@ fn late_sends(rng: &mut Rng) -> Scenario {
 /// half to one it still talks to, and the new one might do the same.
 fn lend_in_overlap(rng: &mut Rng) -> Scenario {
     let spec = anyhow(rng);
-    let mut scenario = plain("lend-in-overlap", rng, spec, 3);
+    let mut scenario = plain("lend-in-overlap", rng, spec, 4);
     let step_ms = scenario.policies[0].lease.curve[0].duration_ms;
     scenario.timing.overlap_ms = 14_000;
-    let overlap_ms = rng.between(9_000, 12_000);
-    // One talks to the old master as long as it lives, the others to the new one.
-    for (asker, endpoint) in scenario.askers.iter_mut().zip([1, 0, 1]) {
+    let overlap_ms = rng.between(10_000, 12_000);
+    // Some talk to the old master as long as it lives, the others to the new one.
+    for (asker, endpoint) in scenario.askers.iter_mut().zip([1, 0, 0, 1]) {
         asker.endpoint = Some(endpoint);
         asker.weight = 1;
     }
-    // The third comes when there is something to get.
+    // These come when there is something to get.
     scenario.askers[2].starts = false;
+    scenario.askers[3].starts = false;
     let cut_ms = 20_000 + rng.between(0, 4_000);
-    let lost_ms = cut_ms + step_ms - rng.between(500, 5_000);
+    let lost_ms = cut_ms + step_ms - rng.between(3_000, 6_000);
     scenario.at(cut_ms, Fault::CutProcess(0, true));
     scenario.at(lost_ms, Fault::FailOver { back_ms: 0, overlap_ms, split: true });
     scenario.at(lost_ms + 50, Fault::CutProcess(0, false));
-    let again_ms = lost_ms + rng.between(200, 2_000);
+    let again_ms = lost_ms + rng.between(200, 5_000);
     scenario.at(again_ms, Fault::CutProcess(0, true));
-    scenario.at(lost_ms + rng.between(1_000, 10_000), Fault::Start(2));
+    scenario.at(lost_ms + rng.between(4_000, overlap_ms - 500), Fault::Start(2));
+    scenario.at(lost_ms + rng.between(1_000, 20_000), Fault::Start(3));
     heal(&mut scenario, lost_ms + 50_000);
     scenario
 }
@@ -543,7 +546,7 @@ fn proved_twice(rng: &mut Rng) -> Scenario {
         lower.retry_burst_tokens -= step;
         scenario.policies.push(lower);
     }
-    let (away, near): (Vec<_>, Vec<_>) = (0..holders).partition(|index| index % 2 == 0);
+    let away: Vec<_> = (0..holders).step_by(2).collect();
     let at_ms = 20_000 + rng.between(0, 5_000);
     cut(&mut scenario, &away, at_ms - 500, true);
     scenario.at(at_ms, Fault::Flush);
@@ -553,7 +556,6 @@ fn proved_twice(rng: &mut Rng) -> Scenario {
         scenario.at(at_ms + step_ms + rng.between(0, 900), Fault::Publish(step));
     }
     scenario.at(at_ms + 12_000, Fault::Weather(Net::GOOD));
-    let _ = near;
     heal(&mut scenario, at_ms + 40_000);
     scenario
 }
@@ -573,5 +575,22 @@ fn raise(rng: &mut Rng) -> Scenario {
     }
     scenario.at(at_ms + 2_400, Fault::Publish(1));
     scenario.duration_ms = at_ms + 20_000;
+    scenario
+}
+
+/// One holder crashes every few seconds; what its dead incarnations hold must not starve direct callers.
+fn stranded(rng: &mut Rng) -> Scenario {
+    let spec = ample(rng, 6);
+    let mut scenario = plain("stranded", rng, spec, 1);
+    scenario.direct = scenario.askers[0].originals;
+    scenario.askers[0].originals /= 10.0;
+    let mut at_ms = 30_000;
+    while at_ms < 80_000 {
+        scenario.at(at_ms, Fault::Kill(0));
+        scenario.at(at_ms + 100, Fault::Start(0));
+        at_ms += rng.between(1_000, 5_000);
+    }
+    scenario.work.push(Work::Calm { from_ms: 45_000, to_ms: 80_000, percent: 60 });
+    heal(&mut scenario, at_ms);
     scenario
 }
