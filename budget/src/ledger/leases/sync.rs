@@ -8,15 +8,13 @@ use crate::{
     guard::{Guard, on},
     lease::{
         Amounts, GRANTS_MAX, Grant, Ground, HOLDERS_MAX, HolderId, INCARNATIONS_MAX, Incarnation, InvalidSync,
-        LeaseName, NotLeased, Presented, SHARE_ONE, SyncAnswer, SyncAsk, Usage,
+        LeaseName, NEWCOMERS_SHARE, NotLeased, Presented, SHARE_ONE, SyncAnswer, SyncAsk, Usage,
     },
     ledger::{Ledger, bump},
     policy::Numbers,
     units::{MICROS_PER_TOKEN, checked_div, div_ceil},
 };
 
-/// Kept back from those who hold a lease already, parts of [`SHARE_ONE`].
-const NEWCOMERS: i64 = SHARE_ONE / 20;
 /// Demand is measured over at least this long.
 const MEASURE_MS_MIN: i64 = 1_000;
 
@@ -427,7 +425,7 @@ impl Leases {
             record.demand = fair.min(SHARE_ONE / 4);
         }
         self.shares.add(record.demand, record.weight);
-        let available = SHARE_ONE.saturating_sub(NEWCOMERS);
+        let available = SHARE_ONE.saturating_sub(NEWCOMERS_SHARE);
         let level = self.shares.level(available);
         let (wanted, fits) = match level {
             Some(level) => {
