@@ -24,6 +24,8 @@ pub(crate) struct Admission {
     pub stream: u32,
     /// It was handed back.
     pub unsent: bool,
+    /// Micro-tokens of the cost unit.
+    pub cost: i64,
 }
 
 /// Quotas and what else bounds a dependency.
@@ -38,6 +40,9 @@ pub(crate) struct Quota {
     /// Micro-tokens per second.
     pub floor: i64,
     pub slots: i64,
+    /// The cost unit, where the policy has one.
+    pub unit_rate: i64,
+    pub unit_burst: i64,
     pub curve_ms: i64,
 }
 
@@ -87,6 +92,8 @@ impl Quota {
             ratio: numbers.deposit_micros,
             floor: numbers.retry.num * 1_000 / numbers.retry.den,
             slots: quota.slots,
+            unit_rate: quota.units.first().map_or(0, |unit| unit.rate),
+            unit_burst: quota.units.first().map_or(0, |unit| unit.burst),
             curve_ms: numbers.lease.as_ref().map_or(0, |lease| lease.curve.total_ms()),
         }
     }
@@ -99,6 +106,8 @@ impl Quota {
             ratio: self.ratio.max(other.ratio),
             floor: self.floor.max(other.floor),
             slots: self.slots.max(other.slots),
+            unit_rate: self.unit_rate.max(other.unit_rate),
+            unit_burst: self.unit_burst.max(other.unit_burst),
             curve_ms: self.curve_ms.max(other.curve_ms),
         }
     }

@@ -313,14 +313,15 @@ impl World {
     }
 
     fn attempt(&mut self, index: usize, retry: bool) {
+        let (costs, cost) = self.costs();
         let now = self.now;
         let process = &self.processes[index];
         let tau = process.clock.read(now);
         let Some(holder) = &process.holder else { return };
         let attempt = if retry { Attempt::retry(2, Cause::Transient) } else { Attempt::ORIGINAL };
-        let ask = LocalAsk { attempt, priority: Priority::Default, costs: &[] };
+        let ask = LocalAsk { attempt, priority: Priority::Default, costs: &costs };
         match holder.share().reserve(tau, &ask) {
-            Local::Admitted(spent) => self.admitted(index, spent, retry),
+            Local::Admitted(spent) => self.admitted(index, spent, retry, cost),
             Local::Denied(_) => {}
             Local::Short => {
                 let (endpoint, cut) = (process.endpoint, process.cut);
@@ -328,18 +329,18 @@ impl World {
                     let delay = self.rng.between(MS, 5 * MS);
                     self.queue.push(now + delay, Event::Reserve { process: Some(index), replica: endpoint, retry });
                 } else if let Local::Admitted(spent) = holder.share().reserve_beyond(tau, &ask) {
-                    self.admitted(index, spent, retry);
+                    self.admitted(index, spent, retry, cost);
                 }
             }
         }
     }
 
-    fn admitted(&mut self, index: usize, spent: Spent, retry: bool) {
+    fn admitted(&mut self, index: usize, spent: Spent, retry: bool, cost: i64) {
         let source = if spent.is_beyond() { Source::Fallback } else { Source::Lease };
         let now = self.now;
         let stream = self.processes[index].stream;
         let retry_micros = if retry { 1_000_000 } else { 0 };
-        self.history.admissions.push(Admission { at: now, retry_micros, source, stream, unsent: false });
+        self.history.admissions.push(Admission { at: now, retry_micros, source, stream, unsent: false, cost });
         let admission = self.history.admissions.len() - 1;
         let slots = self.coordinators.known[self.coordinators.published].numbers.slots_limited;
         // The fallback limits rates, not permits.
