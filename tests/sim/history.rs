@@ -67,8 +67,6 @@ pub(crate) struct History {
     pub widenings: Vec<Widening>,
     /// Margin and overlap.
     late_ms: i64,
-    /// The horizon grows with every epoch; off only to show that it must.
-    pub counts_epochs: bool,
     /// Permits: from, to.
     pub permits: Vec<(i64, i64)>,
     pub permit_ttl_ms: i64,
@@ -125,7 +123,6 @@ impl History {
             bounds: Vec::new(),
             widenings: Vec::new(),
             late_ms,
-            counts_epochs: true,
             permits: Vec::new(),
             permit_ttl_ms: 0,
             jumped: false,
@@ -161,9 +158,6 @@ impl History {
         let curve_ms = self.in_force.iter().map(|(policy, ..)| self.quotas[*policy].curve_ms).max().unwrap_or(0);
         let one = (curve_ms + self.late_ms) * MS;
         let mut horizon = one;
-        if !self.counts_epochs {
-            return one;
-        }
         loop {
             let wider = one * (1 + self.epochs_between(now - horizon, now));
             if wider <= horizon {

@@ -43,6 +43,12 @@ pub(crate) const FAMILIES: [(&str, Family); 24] = [
     ("stranded", useful::stranded),
 ];
 
+/// The directed families and the random schedules.
+pub(crate) fn families() -> impl Iterator<Item = (&'static str, Family)> {
+    let random: (&'static str, Family) = ("random", super::random::scenario);
+    FAMILIES.into_iter().chain([random])
+}
+
 /// Replies are later than the margin.
 fn late_replies(rng: &mut Rng) -> Scenario {
     let spec = anyhow(rng);
