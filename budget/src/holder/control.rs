@@ -412,7 +412,7 @@ impl Share {
             fallback_originals: control.beyond.originals_admitted,
             fallback_retries: control.beyond.retries_admitted,
             deposited_micros: (control.deposited.saturating_add(now_deposited))
-                .saturating_sub(load(&self.hot.overflow)),
+                .saturating_sub(load(&self.counters.overflow)),
             units_asked: (control.rules.units.iter())
                 .map(|unit| {
                     let cell = cells.and_then(|cells| find(cells, odd, *unit));

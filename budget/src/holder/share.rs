@@ -72,9 +72,6 @@ pub(super) struct Hot {
     /// Originals admitted; usually the retry bucket's clock.
     pub(super) originals: AtomicI64,
     pub(super) retries: AtomicI64,
-    pub(super) successes: AtomicI64,
-    /// Deposits that a full retry bucket could not take, counted when a retry finds it full.
-    pub(super) overflow: AtomicI64,
     pub(super) flight: Flight,
 }
 
@@ -82,6 +79,9 @@ pub(super) struct Hot {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Counters {
+    pub(super) successes: AtomicI64,
+    /// Deposits that a full retry bucket could not take, counted when a retry finds it full.
+    pub(super) overflow: AtomicI64,
     pub(super) short: AtomicI64,
     pub(super) originals_denied: AtomicI64,
     pub(super) retries_denied: AtomicI64,
@@ -90,6 +90,16 @@ pub(super) struct Counters {
     pub(super) retries_denied_beyond: AtomicI64,
     pub(super) not_sent: AtomicI64,
     pub(super) overuse: AtomicI64,
+}
+
+/// What a retry takes of its bucket.
+struct RetryLook {
+    clock: i64,
+    burst: i64,
+    needed: i64,
+    cost: u32,
+    /// Deposits that a full bucket could not take.
+    lost: i64,
 }
 
 // === impl LocalAsk ===
@@ -128,8 +138,6 @@ impl Share {
             retry: Level::new(tag),
             originals: AtomicI64::new(0),
             retries: AtomicI64::new(0),
-            successes: AtomicI64::new(0),
-            overflow: AtomicI64::new(0),
             flight: Flight::default(),
         };
         let share = Self {
@@ -258,15 +266,13 @@ impl Share {
         let clock = slot.pace().at(elapsed_ns);
         let admission_needed = needed(burst, MICROS_PER_TOKEN, slot.keep(ask.priority));
         // Looked at first, taken last: a refusal by an empty bucket disturbs nobody.
-        if flags & LIMITED != 0 {
-            let (found, mark) = self.hot.admission.read();
-            if found == tag && clock.saturating_sub(mark).min(burst) < admission_needed {
-                return Err(Missed::Short);
-            }
+        if flags & LIMITED != 0 && self.hot.admission.lacks(tag, clock, burst, admission_needed) {
+            return Err(Missed::Short);
         }
-        if let Some(cause) = ask.attempt.cause {
-            self.take_retry(tag, slot, flags, ask.priority, cause, spent)?;
-        }
+        let retry = match ask.attempt.cause {
+            Some(cause) => Some(self.look_at_retry(tag, slot, flags, ask.priority, cause)?),
+            None => None,
+        };
         if flags & SLOTS != 0 {
             if self.hot.flight.is_due(now_ns) {
                 return Err(Missed::Moved);
@@ -276,24 +282,31 @@ impl Share {
         if !ask.costs.is_empty() {
             self.take_units(tag, elapsed_ns, ask, spent)?;
         }
+        if let Some(retry) = retry {
+            let receipt = self.hot.retry.take(tag, retry.clock, retry.burst, retry.needed, retry.cost.into())?;
+            if retry.lost > 0 {
+                self.counters.overflow.fetch_add(retry.lost, Relaxed);
+            }
+            spent.retry = Some(receipt);
+            spent.retry_cost = retry.cost;
+        }
         if flags & LIMITED != 0 {
-            let after = self.hot.admission.take(tag, clock, burst, admission_needed, MICROS_PER_TOKEN)?;
-            spent.admission = Some(after);
+            let receipt = self.hot.admission.take(tag, clock, burst, admission_needed, MICROS_PER_TOKEN)?;
+            spent.admission = Some(receipt);
         } else if self.hot.admission.tag() != tag {
             return Err(Missed::Moved);
         }
         Ok(())
     }
 
-    fn take_retry(
+    fn look_at_retry(
         &self,
         tag: Tag,
         slot: &Slot,
         flags: u32,
         priority: Priority,
         cause: Cause,
-        spent: &mut Spent,
-    ) -> Result<(), Missed> {
+    ) -> Result<RetryLook, Missed> {
         let burst = slot.retry_burst.load(Relaxed);
         let clock = self.retry_clock(slot, flags);
         if clock >= CLOCK_MAX {
@@ -303,24 +316,31 @@ impl Share {
         let cost = slot.retry_cost(cause);
         let needed = needed(burst, cost.into(), slot.retry_keep(priority));
         let (found, mark) = self.hot.retry.read();
-        let after = self.hot.retry.take(tag, clock, burst, needed, cost.into())?;
-        let lost = clock.saturating_sub(burst).saturating_sub(mark);
-        if lost > 0 && found == tag {
-            self.hot.overflow.fetch_add(lost, Relaxed);
+        if found != tag {
+            return Err(Missed::Moved);
         }
-        spent.retry = Some(after);
-        spent.retry_cost = cost;
-        Ok(())
+        let level = clock.saturating_sub(mark);
+        if level.min(burst) < needed {
+            return Err(Missed::Short);
+        }
+        Ok(RetryLook { clock, burst, needed, cost, lost: level.saturating_sub(burst) })
     }
 
     fn take_units(&self, tag: Tag, elapsed_ns: i64, ask: &LocalAsk<'_>, spent: &mut Spent) -> Result<(), Missed> {
         let cells = self.cells.get().ok_or(Missed::Short)?;
+        let asked = || ask.costs.iter().filter(|cost| cost.amount_micros > 0);
+        for cost in asked() {
+            look_at_unit(cells, tag, elapsed_ns, ask.priority, cost)?;
+        }
         let mut units = Vec::with_capacity(ask.costs.len());
-        for cost in ask.costs.iter().filter(|cost| cost.amount_micros > 0) {
-            let taken = take_unit(cells, tag, elapsed_ns, ask.priority, cost);
+        for cost in asked() {
+            let taken =
+                look_at_unit(cells, tag, elapsed_ns, ask.priority, cost).and_then(|(cell, clock, burst, needed)| {
+                    cell.level.take(tag, clock, burst, needed, cost.amount_micros)
+                });
             match taken {
-                Ok(after) => {
-                    units.push(UnitSpent { unit: cost.unit, estimate_micros: cost.amount_micros, after });
+                Ok(receipt) => {
+                    units.push(UnitSpent { unit: cost.unit, estimate_micros: cost.amount_micros, receipt });
                 }
                 Err(missed) => {
                     spent.units = Some(units.into_boxed_slice());
@@ -427,7 +447,7 @@ impl Share {
     }
 
     pub(super) fn earned(&self, flags: u32) -> i64 {
-        let counter = if flags & EARN_ON_SUCCESS == 0 { &self.hot.originals } else { &self.hot.successes };
+        let counter = if flags & EARN_ON_SUCCESS == 0 { &self.hot.originals } else { &self.counters.successes };
         counter.load(Acquire)
     }
 
@@ -459,13 +479,13 @@ impl Share {
         let segment = slot.read();
         let line = |line: i64| if on(Guard::HandBackToSameLease) { line } else { i64::MIN };
         let to = |level: &Level| if on(Guard::HandBackToSameLease) { tag } else { level.tag() };
-        if let Some(after) = spent.admission {
+        if let Some(receipt) = spent.admission {
             let full = segment.clock(now_ns).saturating_sub(segment.burst);
-            self.hot.admission.give(to(&self.hot.admission), line(full), after, MICROS_PER_TOKEN);
+            self.hot.admission.give(to(&self.hot.admission), line(full), receipt, MICROS_PER_TOKEN);
         }
-        if let Some(after) = spent.retry {
+        if let Some(receipt) = spent.retry {
             let full = segment.retry_clock(self.earned(segment.flags)).saturating_sub(segment.retry_burst);
-            self.hot.retry.give(to(&self.hot.retry), line(full), after, spent.retry_cost.into());
+            self.hot.retry.give(to(&self.hot.retry), line(full), receipt, spent.retry_cost.into());
         }
         for unit in spent.units.iter().flatten() {
             self.refund(tag, &segment, now_ns, unit, unit.estimate_micros);
@@ -478,7 +498,7 @@ impl Share {
         };
         let part = slot.read();
         let clock = part.pace().at(now_ns.min(segment.end_ns).saturating_sub(segment.start_ns));
-        cell.level.give(tag, clock.saturating_sub(part.burst), unit.after, amount);
+        cell.level.give(tag, clock.saturating_sub(part.burst), unit.receipt, amount);
     }
 
     /// Lowers the retry level by a deposit, into debt of at most one burst.
@@ -498,7 +518,7 @@ impl Share {
         if spent.is(spent::FALLBACK) {
             self.lock().earn_beyond();
         } else {
-            self.hot.successes.fetch_add(1, AcqRel);
+            self.counters.successes.fetch_add(1, AcqRel);
         }
     }
 
@@ -561,13 +581,20 @@ pub(super) fn find(cells: &Cells, odd: bool, unit: UnitId) -> Option<(&UnitCell,
     cells.iter().map(|cell| (cell, cell.slot(odd))).find(|(_, slot)| slot.id.load(Relaxed) == unit.raw())
 }
 
-fn take_unit(cells: &Cells, tag: Tag, elapsed_ns: i64, priority: Priority, cost: &Cost) -> Result<i64, Missed> {
+/// A unit's bucket, its clock, burst and the level needed, if it covers the cost.
+fn look_at_unit<'a>(
+    cells: &'a Cells,
+    tag: Tag,
+    elapsed_ns: i64,
+    priority: Priority,
+    cost: &Cost,
+) -> Result<(&'a UnitCell, i64, i64, i64), Missed> {
     let (cell, slot) = find(cells, tag.is_odd(), cost.unit).ok_or(Missed::Short)?;
     let part = slot.read();
-    let amount = cost.amount_micros;
-    if amount > part.burst {
+    let keep = by_class(priority, &part.keep_sheddable, &part.keep_default, &part.keep_critical);
+    let (clock, needed) = (part.pace().at(elapsed_ns), needed(part.burst, cost.amount_micros, *keep));
+    if cell.level.lacks(tag, clock, part.burst, needed) {
         return Err(Missed::Short);
     }
-    let keep = by_class(priority, &part.keep_sheddable, &part.keep_default, &part.keep_critical);
-    cell.level.take(tag, part.pace().at(elapsed_ns), part.burst, needed(part.burst, amount, *keep), amount)
+    Ok((cell, clock, part.burst, needed))
 }

@@ -19,9 +19,9 @@ pub(super) const EARNS: u8 = 8;
 pub struct Spent {
     pub(super) tag: Tag,
     pub(super) until_ns: i64,
-    /// Mark of the admission bucket after it.
+    /// Receipt of the admission bucket.
     pub(super) admission: Option<i64>,
-    /// Mark of the retry bucket after it.
+    /// Receipt of the retry bucket.
     pub(super) retry: Option<i64>,
     pub(super) units: Option<Box<[UnitSpent]>>,
     pub(super) retry_cost: u32,
@@ -38,7 +38,7 @@ pub struct Spent {
 pub(super) struct UnitSpent {
     pub(super) unit: UnitId,
     pub(super) estimate_micros: i64,
-    pub(super) after: i64,
+    pub(super) receipt: i64,
 }
 
 // === impl Spent ===
