@@ -159,6 +159,13 @@ mod tests {
     }
 
     #[test]
+    fn time_that_goes_back_takes_nothing() {
+        let mut bucket = Bucket { balance_micros: 5, remainder: 3 };
+        bucket.refill(&numbers("100/h", 1), -3_600_000);
+        assert_eq!(bucket, Bucket { balance_micros: 5, remainder: 3 });
+    }
+
+    #[test]
     fn the_wait_is_exactly_enough() {
         let numbers = numbers("100/h", 5);
         for start in [-3_000_000, -1, 0, 1, 999_999, 1_500_000] {

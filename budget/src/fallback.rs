@@ -153,7 +153,7 @@ fn fit(bucket: &mut Bucket, numbers: &BucketNumbers) {
 
 /// The bucket of originals: the rate for this process, and one second of it, at least one token, as burst. None where
 /// there is no bucket: everything is admitted or nothing.
-fn originals_numbers(policy: &Policy, originals: FallbackOriginals, sharers: i64) -> Option<BucketNumbers> {
+pub(crate) fn originals_numbers(policy: &Policy, originals: FallbackOriginals, sharers: i64) -> Option<BucketNumbers> {
     let (num, den) = match (originals, policy.spec().admission) {
         (FallbackOriginals::Deny | FallbackOriginals::Allow, _) => return None,
         (FallbackOriginals::Rate(rate), _) => rate.fraction(),
@@ -165,7 +165,12 @@ fn originals_numbers(policy: &Policy, originals: FallbackOriginals, sharers: i64
 }
 
 /// A unit's bucket: the same part of its rate and burst as originals get of theirs. None: not limited by the fallback.
-fn unit_numbers(policy: &Policy, originals: FallbackOriginals, sharers: i64, unit: UnitId) -> Option<BucketNumbers> {
+pub(crate) fn unit_numbers(
+    policy: &Policy,
+    originals: FallbackOriginals,
+    sharers: i64,
+    unit: UnitId,
+) -> Option<BucketNumbers> {
     let limit = policy.spec().units.iter().find(|limit| UnitId::of(&limit.name) == Ok(unit))?.limit;
     let (part_ppm, sharers) = match (originals, policy.spec().admission) {
         (FallbackOriginals::Allow, _) => return None,

@@ -204,6 +204,23 @@ impl Holder {
         self.unanswered
     }
 
+    /// When it wants to be polled; `i64::MAX`: not before an answer, a new life or never.
+    #[must_use]
+    pub fn due_ns(&self) -> i64 {
+        match (self.state, &self.outstanding) {
+            (State::Fenced | State::Left, _) => i64::MAX,
+            (_, Some(outstanding)) => outstanding.resend_ns,
+            (_, None) => self.due_ns,
+        }
+    }
+
+    /// Makes the next request due now, so that it shares a message with others. One that is on its way stays.
+    pub fn hasten(&mut self, now_ns: i64) {
+        if self.outstanding.is_none() {
+            self.due_ns = self.due_ns.min(now_ns);
+        }
+    }
+
     /// What to do now. `fresh` are random bits that a clone of this process would not repeat: from the operating system,
     /// new at each call.
     pub fn poll(&mut self, now_ns: i64, fresh: u64) -> Action {

@@ -241,6 +241,8 @@ impl UnitId {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -266,6 +268,30 @@ mod tests {
         for len in [0, 15, 33, 1000] {
             assert!(Fingerprint::from_slice(&vec![7; len]).is_err());
         }
+    }
+
+    #[test]
+    fn names_are_shown_as_given_and_bytes_as_hex() {
+        let dependency = DependencyId::new("a b").unwrap();
+        assert_eq!((dependency.to_string(), format!("{dependency:?}")), ("a b".to_owned(), "\"a b\"".to_owned()));
+        let operation = OperationId::new("o 1").unwrap();
+        assert_eq!((operation.as_str(), format!("{operation:?}")), ("o 1", "\"o 1\"".to_owned()));
+        assert_eq!(format!("{:?}", ReservationId([0x0a; 16])), "0a".repeat(16));
+        assert_eq!(format!("{:?}", Fingerprint::from_slice(&[0x0f; 17]).unwrap()), "0f".repeat(17));
+    }
+
+    #[test]
+    fn a_dependency_is_found_by_its_name() {
+        let known = HashSet::from([DependencyId::new("a").unwrap()]);
+        assert!(known.contains("a") && !known.contains("b"));
+    }
+
+    /// What is in Redis is found again by a newer version: the hash may not change.
+    #[test]
+    fn hashes_are_fnv_1a() {
+        assert_eq!(UnitId::of("a").unwrap().raw(), 0xa_f63d_c4c8_601e);
+        assert_eq!(UnitId::of("foobar").unwrap(), UnitId::from_raw(0x8_5944_171f_7396));
+        assert_eq!(OperationId::new("foobar").unwrap().hash(), 0x8_5944_171f_7396);
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //! its part with no communication; the ledger charges the same curve, each step ending a margin later. Both sides
 //! compute a step with [`Amounts::scaled`], so they round alike.
 
+mod rules;
+mod timing;
+
 use crate::{
     ids::{PolicyVersion, UnitId},
     policy::CurveStep,

@@ -272,6 +272,7 @@ mod tests {
         check("100/h", (250, 9));
         check("2M/min", (100_000_000, 3));
         check("0.5/s", (500, 1));
+        check("1.5k/s", (1_500_000, 1));
         check("1/d", (5, 432));
         check("0/s", (0, 1));
     }
@@ -304,7 +305,9 @@ mod tests {
             [("200ms", 200), ("60s", 60_000), ("90s", 90_000), ("2h", 7_200_000), ("365d", DURATION_MS_MAX)]
         {
             assert_eq!(parse_duration_ms(text), Ok(ms), "{text}");
-            assert_eq!(parse_duration_ms(&format_duration_ms(ms)), Ok(ms));
+        }
+        for text in ["0ms", "1ms", "1500ms", "90s", "90m", "25h", "365d"] {
+            assert_eq!(format_duration_ms(parse_duration_ms(text).unwrap()), text);
         }
         for text in ["", "5", "s", "-5s", "1.5s", "5 s", "366d", "99999999999999999999s", "5w"] {
             assert!(parse_duration_ms(text).is_err(), "{text}");

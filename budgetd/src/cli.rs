@@ -23,7 +23,10 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use crate::policies::{InvalidText, PolicyFileError};
+use crate::{
+    config::InvalidConfig,
+    policies::{InvalidText, PolicyFileError},
+};
 
 /// Exit code of an answer that says no.
 const EXIT_NO: u8 = 3;
@@ -82,6 +85,8 @@ enum Failure {
     Call(budget_client::Error),
     #[error(transparent)]
     PolicyFile(#[from] PolicyFileError),
+    #[error(transparent)]
+    Config(#[from] InvalidConfig),
     #[error("policies at {endpoint}: {error}")]
     RemotePolicies { endpoint: String, error: Box<InvalidText> },
     #[error("{path}: {error}")]

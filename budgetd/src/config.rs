@@ -7,11 +7,20 @@ mod listen;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod timing;
 
-use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use budget::policy::InvalidPolicy;
 
 pub use listen::Listen;
 pub use settings::{Secret, ServeArgs, Settings, Span};
+pub use timing::{LeaseTiming, TimingSettings};
 
 /// Longest prefix of keys in the store, in bytes.
 const PREFIX_BYTES_MAX: usize = 64;
@@ -33,6 +42,8 @@ pub struct Config {
     pub ready_file: Option<PathBuf>,
     /// Bounds of the server.
     pub limits: ServerLimits,
+    /// Time limits of leases.
+    pub timing: LeaseTiming,
     /// How long calls may take to finish once the daemon shall end.
     pub shutdown_timeout: Duration,
     /// Form of the log.
@@ -118,6 +129,9 @@ pub enum InvalidConfig {
         /// What is required.
         rule: String,
     },
+    /// Time limits of leases that do not fit each other.
+    #[error(transparent)]
+    Timing(#[from] InvalidPolicy),
     /// The settings file cannot be read.
     #[error("settings file {}: {why}", path.display())]
     File {
@@ -155,16 +169,18 @@ impl Config {
     /// # Errors
     /// The first setting that breaks its rule, or the reason why the file cannot be read.
     pub fn load(args: ServeArgs) -> Result<Self, InvalidConfig> {
-        let settings = match args.config {
+        Self::judge(match args.config {
             None => args.settings,
-            Some(path) => {
-                let unreadable = |why: String| InvalidConfig::File { path: path.clone(), why };
-                let text = fs::read_to_string(&path).map_err(|error| unreadable(error.to_string()))?;
-                let file = Settings::parse(&text).map_err(unreadable)?;
-                args.settings.or(file)
-            }
-        };
-        Self::judge(settings)
+            Some(path) => args.settings.or(read(&path)?),
+        })
+    }
+
+    /// The time limits of leases in a settings file.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or a limit breaks its rule.
+    pub fn timing_of(path: &Path) -> Result<LeaseTiming, InvalidConfig> {
+        Ok(read(path)?.timing.unwrap_or_default().judge()?)
     }
 
     /// Fills in defaults and judges.
@@ -194,6 +210,7 @@ impl Config {
             policy: settings.policy,
             ready_file: settings.ready_file,
             limits,
+            timing: settings.timing.unwrap_or_default().judge()?,
             log_format: settings.log_format.unwrap_or_default(),
             log_level: settings.log_level.unwrap_or_else(|| "info".to_owned()),
         })
@@ -209,11 +226,18 @@ impl Default for Config {
             policy: None,
             ready_file: None,
             limits: ServerLimits::default(),
+            timing: LeaseTiming::default(),
             shutdown_timeout: Duration::from_secs(10),
             log_format: LogFormat::Auto,
             log_level: "info".to_owned(),
         }
     }
+}
+
+fn read(path: &Path) -> Result<Settings, InvalidConfig> {
+    let unreadable = |why: String| InvalidConfig::File { path: path.to_owned(), why };
+    let text = fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
+    Settings::parse(&text).map_err(unreadable)
 }
 
 fn invalid(name: &'static str, value: impl ToString, rule: impl Into<String>) -> InvalidConfig {

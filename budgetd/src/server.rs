@@ -169,11 +169,14 @@ impl Server {
     /// # Errors
     /// If it cannot begin to serve.
     pub async fn serve(self, shutdown: impl Future<Output = ()> + Send) -> Result<(), ServeError> {
-        let policy_file = self.config.policy.as_deref();
+        let (policy_file, timing) = (self.config.policy.as_deref(), self.config.timing);
+        if timing.unsafe_short {
+            tracing::warn!("timing.unsafe_short: leases may outlive their charge, and the bound does not hold");
+        }
         match &self.config.store {
             StoreChoice::Memory => {
                 tracing::warn!("the memory store serves a single node: replicas would not share their budgets");
-                let policies = Arc::new(Policies::start(MemoryRepository::default(), policy_file).await?);
+                let policies = Arc::new(Policies::start_timed(MemoryRepository::default(), policy_file, timing).await?);
                 let store = Arc::new(MemoryStore::new(Arc::clone(&policies), self.clock.clone()));
                 self.telemetry.store.set_up(true);
                 let mut tasks = JoinSet::new();
@@ -186,7 +189,7 @@ impl Server {
                 let mut tasks = JoinSet::new();
                 redis::show(&redis, &self.telemetry, &mut tasks);
                 let repository = RedisRepository::new(Arc::clone(&redis));
-                let policies = Arc::new(Policies::start(repository, policy_file).await?);
+                let policies = Arc::new(Policies::start_timed(repository, policy_file, timing).await?);
                 let sharers = Arc::new(Sharers::new(1));
                 let ledgers = RedisStore::start(redis, Arc::clone(&policies), Arc::clone(&sharers)).await;
                 let store = WithFallback::new(ledgers, Arc::clone(&policies), sharers, self.clock.clone());

@@ -37,6 +37,12 @@ impl Dependency {
         self.units.cost(unit, amount_micros)
     }
 
+    /// The same, knowing these units too.
+    #[must_use]
+    pub(crate) fn knowing(self, more: &UnitNames) -> Self {
+        if self.units.has(more) { self } else { Self { units: Arc::new(self.units.with(more)), ..self } }
+    }
+
     /// Its id.
     #[must_use]
     pub const fn id(&self) -> &DependencyId {

@@ -29,8 +29,13 @@
 
 mod admin;
 mod client;
+mod clock;
 mod dependency;
+mod endpoints;
 mod error;
+mod leased;
+pub mod leasing;
+mod permit;
 mod session;
 mod transport;
 
@@ -40,6 +45,10 @@ pub use budget_proto::{
     convert::{Decision, Mode, Released, Reserved},
 };
 pub use client::{Client, Options, reservation_id};
+pub use clock::boot_time_ns;
 pub use dependency::Dependency;
 pub use error::Error;
+pub use leased::{Ask, Builder, Counts, Handle, LeasedClient, Refused};
+pub use leasing::Standing;
+pub use permit::{InFlight, Permit, PermitExpired, Source};
 pub use session::Session;

@@ -10,8 +10,8 @@ use budget::{
 use budget_proto::{
     InvalidMessage,
     convert::{
-        Mode, Released, Reply, Reserved, exact, extend_request, policy_version, release_request, reserve_request,
-        session_reply,
+        AskName, Asking, Mode, Released, Reply, Reserved, SyncReply, exact, extend_request, policy_version,
+        release_request, reserve_request, session_reply, sync_replies, sync_requests,
     },
     pb::{self, budget_admin_client::BudgetAdminClient, retry_budget_client::RetryBudgetClient},
 };
@@ -27,6 +27,7 @@ use tonic::{
 
 use crate::{
     Balance, Dependency, DependencyStatus, Error, Options, PolicyPage, PolicyRule, PolicyView, StatusPage, UnitStatus,
+    leasing::Asked,
 };
 
 /// A call of a session, encoded; its correlation id is set when it is queued.
@@ -100,6 +101,28 @@ impl Transport {
         let mut client = self.budget.clone();
         let response = call(message, deadline, |request| async move { client.extend(request).await }).await?;
         response.try_into().map_err(Error::UnexpectedAnswer)
+    }
+
+    /// Asks for leases; the inner errors concern one dependency each.
+    pub(crate) async fn sync(&self, asks: &[Asked], deadline: Instant) -> Result<Vec<Result<SyncReply, Error>>, Error> {
+        let asking: Vec<_> = asks
+            .iter()
+            .map(|asked| Asking { dependency: asked.dependency.id(), ask: &asked.ask, units: asked.dependency.units() })
+            .collect();
+        let mut replies = Vec::with_capacity(asks.len());
+        let mut names = asks.iter().map(|asked| AskName::of(&asked.ask));
+        for message in sync_requests(&asking)? {
+            let asked: Vec<_> = names.by_ref().take(message.asks.len()).collect();
+            let mut client = self.budget.clone();
+            let response = call(message, deadline, |request| async move { client.sync(request).await }).await?;
+            for reply in sync_replies(response, &asked).map_err(Error::UnexpectedAnswer)? {
+                replies.push(match reply {
+                    Ok(reply) => reply.map_err(Error::from_status),
+                    Err(invalid) => Err(Error::UnexpectedAnswer(invalid)),
+                });
+            }
+        }
+        Ok(replies)
     }
 
     /// Opens a stream fed by `calls`. The deadline is that of opening; the stream itself has none.

@@ -82,6 +82,10 @@ impl RetryBudget for Echo {
         Ok(Response::new(extended(request.get_ref().permit_ttl_ms)))
     }
 
+    async fn sync(&self, _: Request<pb::SyncRequest>) -> Result<Response<pb::SyncResponse>, Status> {
+        Err(Status::unimplemented("the baseline lends nothing"))
+    }
+
     async fn session(
         &self,
         request: Request<Streaming<pb::SessionRequest>>,

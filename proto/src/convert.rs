@@ -4,9 +4,12 @@
 //! stricter than protobuf's. What goes out has been judged already; only a unit whose name the caller did not give, and
 //! a negative amount that a caller put into a [`Step`](budget::decision::Step), stop a request on its way out.
 
+mod lease;
 mod request;
 mod response;
+mod rules;
 mod session;
+mod sync;
 
 use budget::{
     decision::{Cause, DenyReason, Outcome, Priority, ReleaseResult, TerminalState},
@@ -14,11 +17,13 @@ use budget::{
     units::EXACT_MAX,
 };
 
+pub use lease::amounts_message;
 pub use request::{
     ATTEMPT_NUMBER_MAX, Echo, OPERATION_EXPIRES_IN_MS_MAX, Received, extend_request, release_request, reserve_request,
 };
 pub use response::{Decided, Decision, Released, Reserved};
 pub use session::{Reply, session_call, session_reply, session_response};
+pub use sync::{AskName, Asking, SyncAnswered, SyncReply, sync_answer, sync_asks, sync_replies, sync_requests};
 
 use crate::{InvalidMessage, pb};
 
@@ -142,6 +147,17 @@ fn reservation_id(bytes: &[u8]) -> Result<ReservationId, InvalidMessage> {
 
 fn unit(field: &'static str, name: &str) -> Result<UnitId, InvalidMessage> {
     UnitId::of(name).map_err(|rule| InvalidMessage::text(field, name, rule.to_string()))
+}
+
+fn optional<T, U>(
+    value: Option<T>,
+    judge: impl FnOnce(T) -> Result<U, InvalidMessage>,
+) -> Result<Option<U>, InvalidMessage> {
+    value.map(judge).transpose()
+}
+
+fn not_negative(field: &'static str, value: i64) -> Result<u64, InvalidMessage> {
+    u64::try_from(value).map_err(|_| InvalidMessage::number(field, value, "must not be negative"))
 }
 
 fn within(field: &'static str, value: u64, min: i64, max: i64) -> Result<i64, InvalidMessage> {

@@ -31,6 +31,22 @@ impl UnitNames {
         }
     }
 
+    /// Whether all of `others` are among these.
+    #[must_use]
+    pub fn has(&self, others: &Self) -> bool {
+        others.0.iter().all(|(id, _)| self.name(*id).is_some())
+    }
+
+    /// These and `others`.
+    #[must_use]
+    pub fn with(&self, others: &Self) -> Self {
+        let mut all = self.clone();
+        for (id, name) in &others.0 {
+            all.insert(*id, name.clone());
+        }
+        all
+    }
+
     /// The name of a unit, if it is among these.
     #[must_use]
     pub fn name(&self, id: UnitId) -> Option<&str> {

@@ -116,7 +116,10 @@ fn the_rules_that_need_no_store_hold() {
     assert_eq!(reason(&mut world, &Reserve { operation, ..original() }), DenyReason::OperationStoreAway);
     assert_eq!(reason(&mut world, &Reserve { time_left_ms: Some(0), ..original() }), DenyReason::NoTimeLeft);
     let fourth = Reserve::new(ReservationId([0; 16]), Attempt::retry(4, Cause::Transient));
-    assert_eq!(reason(&mut world, &fourth), DenyReason::AttemptLimit);
+    let expected = Denied { impossible: true, ..Denied::because(DenyReason::AttemptLimit) };
+    assert_eq!(world.ask(0, &fourth), Err(expected));
+    let third = Reserve::new(ReservationId([0; 16]), Attempt::retry(3, Cause::Transient));
+    assert_eq!(reason(&mut world, &third), DenyReason::Fallback);
     world.numbers = world.policy.numbers(true, false);
     let second = Reserve::new(ReservationId([0; 16]), Attempt::retry(2, Cause::Transient));
     assert_eq!(reason(&mut world, &second), DenyReason::RetriesOff);
@@ -166,14 +169,28 @@ fn classes_hold_in_the_fallback() {
     let sheddable = Reserve { priority: Priority::Sheddable, ..original() };
     assert_eq!((0..20).filter(|_| world.ask(10_000, &sheddable).is_ok()).count(), 5);
     assert_eq!((0..20).filter(|_| world.original(10_000)).count(), 5);
+    // What a class must leave of a unit hinders only asks that cost some of it.
+    let unit = UnitLimit { name: "t".into(), limit: Limit { rate: Rate::parse("10/s").unwrap(), burst_tokens: 100 } };
+    let spec = Spec { priority_ppm: [PPM / 2, PPM, PPM], units: vec![unit], ..limited("100/s", None) };
+    let mut world = World::new(spec, 1);
+    assert!(!world.original(0));
+    let costing = |amount_micros| {
+        let costs = vec![Cost { unit: UnitId::of("t").unwrap(), amount_micros }];
+        Reserve { priority: Priority::Sheddable, costs, ..original() }
+    };
+    assert!(world.ask(4_000, &costing(0)).is_ok());
+    assert!(world.ask(4_000, &costing(1)).is_err());
+    assert!(world.ask(5_001, &costing(1)).is_ok());
 }
 
 #[test]
 fn a_policy_that_changes_mints_nothing() {
     let mut world = World::new(limited("7/h", Some(FallbackOriginals::Part(PPM))), 1);
+    // 7/h is 35/18 micro-tokens per millisecond: polled or not, what is below one is carried.
+    assert!(!world.original(1));
     assert!(!world.original(100_001));
+    assert_eq!(world.fallback.originals, Bucket { balance_micros: 194_446, remainder: 7 });
     world.policy = Policy::new(limited("1/s", Some(FallbackOriginals::Part(PPM)))).unwrap();
     assert!(!world.original(100_002));
-    assert!(world.fallback.originals.remainder < 1_000);
-    assert!(world.fallback.originals.balance_micros < MICROS_PER_TOKEN);
+    assert_eq!(world.fallback.originals, Bucket { balance_micros: 195_446, remainder: 0 });
 }

@@ -2,9 +2,12 @@
 
 use super::*;
 use crate::{
-    decision::{Attempt, Cause, Denied, DenyReason, OperationAsk, Outcome, Release, ReleaseResult, Reserve},
+    decision::{
+        Attempt, Cause, Cost, Denied, DenyReason, OperationAsk, Outcome, Release, ReleaseResult, Reserve, Sent,
+        TerminalState, Use,
+    },
     ids::{Fingerprint, OperationId, ReservationId},
-    policy::{Lease, Limit, Policy, Spec, UnitLimit},
+    policy::{Lease, Limit, Mode, Policy, Spec, UnitLimit},
     units::{MICROS_PER_TOKEN, Rate},
 };
 
@@ -170,10 +173,10 @@ fn operations_are_forgotten_a_bounded_number_per_call() {
     // One of them finishes later and is remembered longer.
     let finish = Release {
         operation: Some(operation(3).id),
-        used: crate::decision::Use::Sent(crate::decision::Sent {
+        used: Use::Sent(Sent {
             outcome: Outcome::Success,
             costs: Vec::new(),
-            terminal: Some(crate::decision::TerminalState::Completed),
+            terminal: Some(TerminalState::Completed),
             result_ref: None,
         }),
         ..Release::not_sent(id(3))
@@ -195,6 +198,32 @@ fn operations_are_forgotten_a_bounded_number_per_call() {
     assert_eq!(reason, DenyReason::Completed);
     ledger.begin(version(1, 1), &numbers, false, 10_500, &Ground::default()).unwrap();
     assert!(ledger.operations.is_none());
+}
+
+#[test]
+fn an_operation_that_is_due_counts_as_forgotten_even_while_it_is_there() {
+    let numbers = numbers(Spec { permit_ttl_ms: 1_000, retention_ms: 10_000, ..Spec::default() });
+    let mut ledger = Ledger::new(version(1, 1), Arc::clone(&numbers), Start::Empty, 0);
+    let operation = |number: u64| OperationAsk {
+        id: OperationId::new(&format!("op{number}")).unwrap(),
+        fingerprint: Fingerprint::from_slice(&[1; 16]).unwrap(),
+        expires_in_ms: Some(1),
+    };
+    let tracked =
+        |number, operation| Reserve { operation: Some(operation), permit_ttl_ms: Some(60_000), ..ask(number) };
+    for number in 10..50 {
+        assert!(admitted(&ledger.step(&Step::Reserve(tracked(number, operation(number))))));
+    }
+    // More are due than one call drops; the last is still there. Its release must not prolong it.
+    ledger.begin(version(1, 1), &numbers, false, 10_001, &Ground::default()).unwrap();
+    assert_eq!(ledger.operations.as_ref().map_or(0, |operations| operations.iter().count()), 24);
+    let mut finish = Release::sent(id(49), Outcome::Success);
+    finish.operation = Some(operation(49).id);
+    if let Use::Sent(sent) = &mut finish.used {
+        sent.terminal = Some(TerminalState::Completed);
+    }
+    assert_eq!(ledger.step(&Step::Release(finish)), Answer::Released(ReleaseResult::Applied));
+    assert!(admitted(&ledger.step(&Step::Reserve(tracked(149, operation(49))))));
 }
 
 #[test]
@@ -223,6 +252,47 @@ fn a_view_projects_and_changes_nothing() {
 }
 
 #[test]
+fn a_dump_is_all_that_can_still_decide() {
+    let numbers = numbers(Spec { ratio_ppm: 1_000_000, floor: Rate::ZERO, ..Spec::default() });
+    let mut ledger = Ledger::new(version(1, 2), Arc::clone(&numbers), Start::Empty, 0);
+    let operation = OperationAsk {
+        id: OperationId::new("o").unwrap(),
+        fingerprint: Fingerprint::from_slice(&[1; 16]).unwrap(),
+        expires_in_ms: None,
+    };
+    let hash = operation.id.hash();
+    let retry = Reserve { attempt: Attempt::retry(2, Cause::Hedge), ..ask(3) };
+    let tracked = Reserve { operation: Some(operation), ..ask(4) };
+    let long = Reserve { permit_ttl_ms: Some(300_000), ..ask(5) };
+    for ask in [ask(1), ask(2), retry, tracked, long] {
+        assert!(admitted(&ledger.step(&Step::Reserve(ask))));
+    }
+    ledger.step(&Step::Release(Release::sent(id(2), Outcome::Success)));
+    let reservation = |number, rest: &str| format!("reservation {:?} {rest}", id(number));
+    // No number outside of an operation; nothing but its state of a closed one.
+    let expected = [
+        reservation(1, "0 1 60000 0 1000000 0 0 0 0 0 0"),
+        reservation(2, "1 0"),
+        reservation(3, "0 1 60000 0 0 1000000 0 0 0 0 0"),
+        reservation(4, &format!("0 1 60000 0 1000000 0 0 0 0 {hash} 1")),
+        reservation(5, "0 1 300000 0 1000000 0 0 0 0 0 0"),
+    ];
+    let lines = |ledger: &Ledger, part: &str| -> Vec<String> {
+        ledger.dump().into_iter().filter(|line| line.starts_with(part)).collect()
+    };
+    assert_eq!(lines(&ledger, "reservation"), expected);
+    // End and permits of the two generations, permits of the queue.
+    assert_eq!(lines(&ledger, "generations"), ["generations 0 0 120000 3 1"]);
+    let kept = format!("operation o {} 600000 1200000 1 1 60000 0 0 0 -", "01".repeat(16));
+    assert_eq!(lines(&ledger, "operation"), [kept]);
+    // One that is due is no longer part of the state, whether it was dropped or not.
+    ledger.now_ms = 1_199_999;
+    assert_eq!(lines(&ledger, "operation").len(), 1);
+    ledger.now_ms = 1_200_000;
+    assert!(lines(&ledger, "operation").is_empty());
+}
+
+#[test]
 fn idle_state_may_go_only_when_nothing_is_given_away() {
     let ttl = |spec: Spec| numbers(spec).idle_ttl_ms;
     let hour_ms = 3_600_000;
@@ -236,9 +306,41 @@ fn idle_state_may_go_only_when_nothing_is_given_away() {
 }
 
 #[test]
+fn a_ledger_tells_what_its_numbers_say() {
+    for (mode, shadow) in [(Mode::Enforce, false), (Mode::Shadow, true)] {
+        let numbers = numbers(Spec { mode, ..Spec::default() });
+        let ledger = Ledger::new(version(1, 1), numbers, Start::Empty, 0);
+        assert_eq!((ledger.shadow(), ledger.view(0).shadow), (shadow, shadow));
+        assert_eq!(ledger.idle_ttl_ms(), 2 * 3_600_000);
+    }
+}
+
+#[test]
+fn what_is_given_back_does_not_exceed_the_burst_for_the_next_step_either() {
+    let unit = UnitLimit { name: "t".into(), limit: Limit { rate: Rate::parse("1/s").unwrap(), burst_tokens: 10 } };
+    let numbers = numbers(Spec { units: vec![unit], ..Spec::default() });
+    let cost = |tokens| vec![Cost { unit: UnitId::of("t").unwrap(), amount_micros: tokens * MICROS_PER_TOKEN }];
+    let mut ledger = Ledger::new(version(1, 1), Arc::clone(&numbers), Start::Full, 0);
+    assert!(admitted(&ledger.step(&Step::Reserve(Reserve { costs: cost(5), ..ask(1) }))));
+    ledger.begin(version(1, 1), &numbers, false, 10_000, &Ground::default()).unwrap();
+    let mut less = Release::sent(id(1), Outcome::Success);
+    if let Use::Sent(sent) = &mut less.used {
+        sent.costs = cost(1);
+    }
+    // Both in one call: nothing is clipped by a refill in between.
+    assert_eq!(ledger.step(&Step::Release(less)), Answer::Released(ReleaseResult::Applied));
+    assert!(admitted(&ledger.step(&Step::Reserve(Reserve { costs: cost(10), ..ask(2) }))));
+    assert!(!admitted(&ledger.step(&Step::Reserve(Reserve { costs: cost(1), ..ask(3) }))));
+}
+
+#[test]
 fn a_ledger_is_small_when_idle() {
     assert!(size_of::<Ledger>() <= 256, "{} bytes", size_of::<Ledger>());
     assert!(size_of::<reservations::Record>() <= 24, "{} bytes", size_of::<reservations::Record>());
+    // A plain reservation is its record and no more.
+    let mut ledger = Ledger::new(version(1, 1), numbers(Spec::default()), Start::Empty, 1);
+    assert!(admitted(&ledger.step(&Step::Reserve(ask(1)))));
+    assert!(ledger.reservations.is_some_and(|reservations| reservations.detail(id(1)).is_none()));
 }
 
 #[test]

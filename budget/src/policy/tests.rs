@@ -154,6 +154,25 @@ fn fields_that_depend_on_each_other() {
 }
 
 #[test]
+fn what_a_double_cannot_hold_is_refused_to_the_last_token() {
+    // 782 tokens come to 2^53 - 1 exactly: 782·10^6 + num·3_599_248 + 3·num + 2.
+    let booked = |burst_tokens| {
+        refused(|spec| {
+            spec.admission = limited("2502520.239/s", burst_tokens);
+            spec.max_wait_ms = 3_599_248;
+        })
+    };
+    assert_eq!(booked(781), None);
+    assert_eq!(booked(782).as_deref(), Some("admission.burst"));
+}
+
+#[test]
+fn a_malformed_number_is_a_rule_broken() {
+    let error = InvalidPolicy::new("retry.floor", "2G/s", InvalidNumber::RateTooHigh);
+    assert_eq!(error.to_string(), "retry.floor is 2G/s: must be at most 1G per period");
+}
+
+#[test]
 fn the_longest_exact_refill_fills_the_deepest_debt() {
     for (rate, burst) in [("1/s", 1), ("1G/s", 1_000_000_000), ("7/d", 5_000), ("100/h", 1_000_000), ("270/min", 10)] {
         let numbers = BucketNumbers::new(limited(rate, burst).unwrap(), [PPM; 3]);

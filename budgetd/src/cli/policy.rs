@@ -15,7 +15,10 @@ use super::{
     Connection, Failure, PAGES_MAX, Verdict,
     table::{Table, print_json, version_json},
 };
-use crate::policies::{PolicyFile, PolicySet, TEXT_BYTES_MAX, diff};
+use crate::{
+    config::LeaseTiming,
+    policies::{PolicyFile, PolicySet, TEXT_BYTES_MAX, diff},
+};
 
 /// What to do with policies.
 #[derive(Debug, clap::Subcommand)]
@@ -175,11 +178,11 @@ async fn put(args: &PutArgs, out: &mut impl Write) -> Result<Verdict, Failure> {
 }
 
 async fn compare(DiffArgs { file, connection }: &DiffArgs, out: &mut impl Write) -> Result<Verdict, Failure> {
-    let new = PolicyFile::read(file)?.set;
+    let new = PolicyFile::read_timed(file, LeaseTiming::ANY)?.set;
     let client = connection.client()?;
     let policies = read(&client, connection).await?;
     let rules: BTreeMap<_, _> = policies.rules.into_iter().map(|rule| (rule.name, rule.source_toml)).collect();
-    let old = PolicySet::of_rules(&rules, None)
+    let old = PolicySet::of_rules(&rules, Some(&PolicySet::timed(LeaseTiming::ANY)))
         .map_err(|error| Failure::RemotePolicies { endpoint: connection.endpoint.clone(), error: Box::new(error) })?;
     let changes = diff(&old, &new);
     if connection.json {

@@ -4,7 +4,7 @@ use std::{convert::Infallible, fmt, net::SocketAddr, path::PathBuf, str::FromStr
 
 use budget::units::{format_duration_ms, parse_duration_ms};
 
-use super::{Listen, LogFormat};
+use super::{Listen, LogFormat, TimingSettings};
 
 /// The flags of `budgetd serve`.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -74,6 +74,9 @@ pub struct Settings {
     /// Connections to Redis [default: 4]
     #[arg(long, env = "BUDGETD_REDIS_POOL_SIZE", value_name = "COUNT")]
     pub redis_pool_size: Option<usize>,
+    /// Time limits of leases: in a settings file only.
+    #[arg(skip)]
+    pub timing: Option<Box<TimingSettings>>,
 }
 
 /// A text that may hold a password. Only [`Secret::reveal`] shows it.
@@ -121,6 +124,7 @@ impl Settings {
             redis_wait_timeout: self.redis_wait_timeout.or(other.redis_wait_timeout),
             redis_response_timeout: self.redis_response_timeout.or(other.redis_response_timeout),
             redis_pool_size: self.redis_pool_size.or(other.redis_pool_size),
+            timing: self.timing.or(other.timing),
         }
     }
 }

@@ -110,3 +110,45 @@ fn a_password_never_shows() {
     let (_directory, path) = file("store = \"redis://user:hunter2@host\" x\n");
     assert!(!load(&["--config", &path]).unwrap_err().contains("hunter2"));
 }
+
+#[test]
+fn time_limits_of_leases_stand_in_a_file() {
+    let of = |text: &str| {
+        let (_directory, path) = file(text);
+        let from_file = Config::timing_of(Path::new(&path)).map_err(|error| error.to_string());
+        let loaded = load(&["--config", &path]).map(|config| config.timing);
+        assert_eq!(from_file.is_ok(), loaded.is_ok());
+        assert!(from_file.is_err() || from_file == loaded);
+        loaded
+    };
+    assert_eq!(load(&[]).unwrap().timing, LeaseTiming::default());
+    assert_eq!(of("").unwrap().limits, budget::lease::Timing::default());
+    let short = of("[timing]\nunsafe_short = true\nmargin = \"300ms\"\nstep_max = \"200ms\"\nheartbeat = \"50ms\"\n\
+                    renew_min = \"100ms\"\nrenew_max = \"150ms\"\nresend_min = \"20ms\"\nresend_max = \"40ms\"\n\
+                    overlap = \"1s\"\n");
+    let limits = budget::lease::Timing {
+        margin_ms: 300,
+        overlap_ms: 1_000,
+        renew_min_ms: 100,
+        renew_max_ms: 150,
+        resend_min_ms: 20,
+        resend_max_ms: 40,
+        heartbeat_ms: 50,
+        step_max_ms: 200,
+    };
+    assert_eq!(short.unwrap(), LeaseTiming { limits, unsafe_short: true });
+    for (text, expected) in [
+        ("margin = \"2s\"", "timing.margin is 2s: must be at least 2250ms"),
+        ("margin = \"1s\"\nunsafe_short = true", "timing.step_max is 2s: must be at most timing.margin"),
+        ("renew_min = \"7s\"", "timing.renew_min is 7s: must be at most timing.renew_max, which is 6s"),
+        ("heartbeat = \"0ms\"", "timing.heartbeat is 0ms: must be between 1ms and 1h"),
+        ("overlap = \"2h\"", "timing.overlap is 2h: must be between 0ms and 1h"),
+        ("margins = \"3s\"", "unknown field `margins`"),
+        ("margin = 3", "line 2"),
+        ("margin = \"3\"", "must look like"),
+        ("unsafe_short = \"yes\"", "line 2"),
+    ] {
+        let error = of(&format!("[timing]\n{text}\n")).unwrap_err();
+        assert!(error.contains(expected), "{error}, not {expected}");
+    }
+}

@@ -9,6 +9,7 @@ use std::{
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::{TEXT_BYTES_MAX, set::PolicySet, text::InvalidText};
+use crate::config::LeaseTiming;
 
 /// A policy file that was read and is valid.
 #[derive(Clone, Debug)]
@@ -71,13 +72,22 @@ impl PolicyFile {
     /// # Errors
     /// If it is no readable regular file, too large, no text, or breaks a rule.
     pub fn read(path: &Path) -> Result<Self, PolicyFileError> {
+        Self::read_timed(path, LeaseTiming::default())
+    }
+
+    /// As [`Self::read`], with other time limits of leases.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_timed(path: &Path, timing: LeaseTiming) -> Result<Self, PolicyFileError> {
         let bytes = read_bytes(path)?;
         let text = std::str::from_utf8(&bytes).map_err(|error| {
             let valid = bytes.get(..error.valid_up_to()).unwrap_or_default();
             let newlines = valid.iter().filter(|byte| **byte == b'\n').count();
             PolicyFileError::NotUtf8 { path: path.to_owned(), line: newlines + 1 }
         })?;
-        let set = PolicySet::parse(&path.display().to_string(), text).map_err(PolicyFileError::Invalid)?;
+        let origin = path.display().to_string();
+        let set = PolicySet::parse_timed(&origin, text, timing).map_err(PolicyFileError::Invalid)?;
         Ok(Self { set, hash: format!("{:032x}", xxh3_128(&bytes)) })
     }
 }

@@ -22,7 +22,7 @@ use super::{
     snapshot::{Snapshot, Switches},
     text::InvalidText,
 };
-use crate::store::StoreError;
+use crate::{config::LeaseTiming, store::StoreError};
 
 /// Most times one change is tried again because others changed the document meanwhile.
 const ATTEMPTS_MAX: usize = 16;
@@ -92,6 +92,7 @@ pub struct Policies {
     highest: AtomicI64,
     /// Refreshes that have begun.
     begun: AtomicU64,
+    timing: LeaseTiming,
     inner: tokio::sync::Mutex<Inner>,
 }
 
@@ -121,8 +122,21 @@ impl Policies {
     /// # Errors
     /// If the file is refused, or the stored document is invalid.
     pub async fn start(repository: impl Repository, file: Option<&Path>) -> Result<Self, PoliciesError> {
-        let pending = file.map(read_file).transpose()?.flatten();
-        let set = pending.as_ref().map(|file| Arc::new(file.set.clone())).unwrap_or_default();
+        Self::start_timed(repository, file, LeaseTiming::default()).await
+    }
+
+    /// As [`Self::start`], with other time limits of leases.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_timed(
+        repository: impl Repository,
+        file: Option<&Path>,
+        timing: LeaseTiming,
+    ) -> Result<Self, PoliciesError> {
+        let pending = file.map(|path| read_file(path, timing)).transpose()?.flatten();
+        let set = pending.as_ref().map_or_else(|| PolicySet::timed(timing), |file| file.set.clone());
+        let set = Arc::new(set);
         let snapshot = Snapshot::new(PolicyVersion::default(), Arc::clone(&set), Switches::default());
         let inner = Inner { held: None, set, pending, rejected: None, finished: 0, result: Ok(()), polls_behind: 0 };
         let this = Self {
@@ -131,6 +145,7 @@ impl Policies {
             last_error: Mutex::new(None),
             highest: AtomicI64::new(0),
             begun: AtomicU64::new(0),
+            timing,
             inner: tokio::sync::Mutex::new(inner),
         };
         match this.refresh().await {
@@ -200,7 +215,7 @@ impl Policies {
     /// # Errors
     /// If the file is refused or the repository does not take it; the snapshot stays as it was.
     pub async fn import(&self, path: &Path) -> Result<(), PoliciesError> {
-        let file = read_file(path).inspect_err(|error| self.note(&Err(error.clone())))?;
+        let file = read_file(path, self.timing).inspect_err(|error| self.note(&Err(error.clone())))?;
         let mut inner = self.inner.lock().await;
         inner.pending = file.or_else(|| inner.pending.take());
         self.follow(&mut inner).await
@@ -272,8 +287,8 @@ impl Policies {
 }
 
 /// None: the file holds no policy at all, so there is nothing to import. It must not wipe what is stored.
-fn read_file(path: &Path) -> Result<Option<PolicyFile>, PoliciesError> {
-    let file = PolicyFile::read(path)?;
+fn read_file(path: &Path, timing: LeaseTiming) -> Result<Option<PolicyFile>, PoliciesError> {
+    let file = PolicyFile::read_timed(path, timing)?;
     if file.set.is_empty() {
         warn!(path = %path.display(), "the policy file holds no policy; it is not imported");
         return Ok(None);

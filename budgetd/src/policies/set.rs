@@ -14,6 +14,7 @@ use super::{
     sources::{Sources, flat},
     text::{Field, InvalidText, Key, Quoted, Reading},
 };
+use crate::config::LeaseTiming;
 
 /// The name under which `[defaults]` is stored, changed and shown.
 pub const DEFAULTS: &str = "defaults";
@@ -24,6 +25,7 @@ pub struct PolicySet {
     rules: BTreeMap<Arc<str>, Rule>,
     default_fields: Fields,
     defaults: Arc<Policy>,
+    timing: LeaseTiming,
 }
 
 /// One rule: [`DEFAULTS`], a dependency, or a family ending in `*`.
@@ -39,15 +41,17 @@ pub struct Rule {
 
 impl Default for PolicySet {
     fn default() -> Self {
-        let fields = Fields::default();
-        let policy = fields.policy(&fields).expect("built-in defaults are valid");
-        Self::with_defaults(fields, Arc::new(policy))
+        Self::timed(LeaseTiming::default())
     }
 }
 
 impl PolicySet {
-    fn with_defaults(default_fields: Fields, defaults: Arc<Policy>) -> Self {
-        Self { rules: BTreeMap::new(), default_fields, defaults }
+    /// No rules, to be judged with these time limits of leases.
+    #[must_use]
+    pub fn timed(timing: LeaseTiming) -> Self {
+        let fields = Fields::default();
+        let policy = fields.policy(&fields).expect("built-in defaults are valid");
+        Self { rules: BTreeMap::new(), default_fields: fields, defaults: Arc::new(policy), timing }
     }
 
     /// Reads a policy file's text; `origin` is its name in errors.
@@ -55,6 +59,14 @@ impl PolicySet {
     /// # Errors
     /// The first thing in the text that breaks a rule.
     pub fn parse(origin: &str, text: &str) -> Result<Self, InvalidText> {
+        Self::parse_timed(origin, text, LeaseTiming::default())
+    }
+
+    /// As [`Self::parse`], with other time limits of leases.
+    ///
+    /// # Errors
+    /// The first thing in the text that breaks a rule.
+    pub fn parse_timed(origin: &str, text: &str, timing: LeaseTiming) -> Result<Self, InvalidText> {
         let reading = Reading { origin, text };
         let document = reading.parse()?;
         let fields = reading.fields(document.get_ref());
@@ -68,10 +80,10 @@ impl PolicySet {
             }
         }
         let sources = Sources::new(reading, document.get_ref());
-        let mut set = Self::default();
+        let mut set = Self::timed(timing);
         if let Some(defaults) = defaults {
             let heading = (reading, defaults.table()?, defaults.offset(), DEFAULTS);
-            set = Self::of_defaults(Fields::read(defaults.fields()?, true)?, heading)?;
+            set.take_defaults(Fields::read(defaults.fields()?, true)?, heading)?;
             let source = source(reading, &sources, DEFAULTS, &set.default_fields, defaults.table()?, true);
             set.rules.insert(DEFAULTS.into(), Rule { source: source.into(), policy: Arc::clone(&set.defaults) });
         }
@@ -87,12 +99,13 @@ impl PolicySet {
         Ok(set)
     }
 
-    /// Reads rules that are kept one by one. Those of `previous` whose text and defaults are the same are taken over.
+    /// Reads rules that are kept one by one. Those of `previous` whose text and defaults are the same are taken over, and
+    /// so are its time limits.
     ///
     /// # Errors
     /// The first thing in a rule's text that breaks a rule.
     pub fn of_rules(rules: &BTreeMap<String, String>, previous: Option<&Self>) -> Result<Self, InvalidText> {
-        let mut set = Self::default();
+        let mut set = Self::timed(previous.map(|previous| previous.timing).unwrap_or_default());
         if let Some(text) = rules.get(DEFAULTS) {
             set.read_defaults(text)?;
         }
@@ -148,6 +161,12 @@ impl PolicySet {
         &self.defaults
     }
 
+    /// The time limits of leases that all were judged with.
+    #[must_use]
+    pub const fn timing(&self) -> &LeaseTiming {
+        &self.timing
+    }
+
     /// What becomes of dependencies that no rule names.
     #[must_use]
     pub fn unknown_dependencies(&self) -> UnknownDependencies {
@@ -171,7 +190,7 @@ impl PolicySet {
         let document = reading.parse()?;
         let table = document.get_ref();
         let fields = Fields::read(reading.fields(table), true)?;
-        *self = Self::of_defaults(fields, (reading, table, 0, ""))?;
+        self.take_defaults(fields, (reading, table, 0, ""))?;
         let policy = Arc::clone(&self.defaults);
         self.rules.insert(DEFAULTS.into(), Rule { source: text.into(), policy });
         Ok(())
@@ -188,18 +207,20 @@ impl PolicySet {
         Ok(())
     }
 
-    fn of_defaults(fields: Fields, place: Place<'_>) -> Result<Self, InvalidText> {
-        let (reading, table, heading, prefix) = place;
+    fn take_defaults(&mut self, fields: Fields, place: Place<'_>) -> Result<(), InvalidText> {
+        self.default_fields = fields;
         // As it applies to a rule that sets nothing itself.
-        let policy = Fields::default().policy(&fields);
-        let policy = policy.map_err(|error| reading.locate(table, heading, prefix, error))?;
-        Ok(Self::with_defaults(fields, Arc::new(policy)))
+        self.defaults = self.policy(&Fields::default(), place)?;
+        Ok(())
     }
 
     fn policy(&self, fields: &Fields, place: Place<'_>) -> Result<Arc<Policy>, InvalidText> {
         let (reading, table, heading, prefix) = place;
-        let policy = fields.policy(&self.default_fields);
-        policy.map(Arc::new).map_err(|error| reading.locate(table, heading, prefix, error))
+        let judged = fields.policy(&self.default_fields).and_then(|policy| {
+            self.timing.judge_policy(&policy)?;
+            Ok(Arc::new(policy))
+        });
+        judged.map_err(|error| reading.locate(table, heading, prefix, error))
     }
 
     /// Rules but the defaults.

@@ -121,6 +121,7 @@ impl Snapshot {
     pub fn new(version: PolicyVersion, set: Arc<PolicySet>, switches: Switches) -> Self {
         let off_exact: HashSet<_> = switches.0.iter().filter(|target| !target.ends_with('*')).cloned().collect();
         let off_families = Prefixes::new(switches.iter().filter_map(|target| Some((target.strip_suffix('*')?, ()))));
+        let timing = &set.timing().limits;
         let off = |name: &str| off_exact.contains(name) || off_families.longest(name).is_some();
 
         let mut labels: Vec<Arc<str>> = vec![OTHER.into()];
@@ -135,7 +136,7 @@ impl Snapshot {
             let resolved = |retries_off: bool, named: bool| {
                 Arc::new(Resolved {
                     version,
-                    numbers: Arc::new(rule.policy.numbers(retries_off, named)),
+                    numbers: Arc::new(rule.policy.numbers_timed(retries_off, named, timing)),
                     policy: Arc::clone(&rule.policy),
                     rule: Arc::clone(name),
                     named,
@@ -155,7 +156,7 @@ impl Snapshot {
         let resolved = |retries_off: bool| {
             Arc::new(Resolved {
                 version,
-                numbers: Arc::new(set.defaults().numbers(retries_off, false)),
+                numbers: Arc::new(set.defaults().numbers_timed(retries_off, false, timing)),
                 policy: Arc::clone(set.defaults()),
                 rule: DEFAULTS.into(),
                 named: false,

@@ -16,10 +16,12 @@ use budget::{
 };
 
 use super::{PolicySet, Resolved, Snapshot, Switches};
+use crate::config::LeaseTiming;
 
 /// The policy of the dependency `d` in a file of this text.
 fn spec(text: &str) -> Spec {
-    let set = PolicySet::parse("test.toml", text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let set =
+        PolicySet::parse_timed("test.toml", text, LeaseTiming::ANY).unwrap_or_else(|error| panic!("{error}\n{text}"));
     let rule = set.rule("d").map_or(set.defaults(), |rule| &rule.policy);
     rule.spec().clone()
 }

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use budget::lease::SyncAsk;
 use budget_proto::{
-    convert::{Decided, Echo, Received},
+    UnitNames,
+    convert::{AskName, Decided, Echo, Received, sync_answer, sync_asks},
     pb,
 };
 use tonic::{Request, Response, Status, Streaming};
@@ -51,6 +53,15 @@ impl<S: Store> pb::retry_budget_server::RetryBudget for Budgets<S> {
     async fn extend(&self, request: Request<pb::ExtendRequest>) -> Result<Response<pb::ExtendResponse>, Status> {
         let answer = self.call(request).await.and_then(|(decided, echo)| decided.extend(&echo));
         answer.inspect_err(self.0.failed(Call::Extend)).map(Response::new)
+    }
+
+    async fn sync(&self, request: Request<pb::SyncRequest>) -> Result<Response<pb::SyncResponse>, Status> {
+        let asks = sync_asks(request.into_inner())?;
+        let answer = |(_, ask): &(_, SyncAsk)| {
+            let status = Status::unimplemented("this version grants no leases yet");
+            sync_answer(AskName::of(ask), Err(status), &UnitNames::default())
+        };
+        Ok(Response::new(pb::SyncResponse { answers: asks.iter().map(answer).collect() }))
     }
 
     async fn session(&self, request: Request<Streaming<pb::SessionRequest>>) -> Result<Response<Session<S>>, Status> {

@@ -183,6 +183,10 @@ impl pb::retry_budget_server::RetryBudget for Fake {
         self.answer(seen, answer, pb::ExtendResponse::default()).await
     }
 
+    async fn sync(&self, _: Request<pb::SyncRequest>) -> Result<Response<pb::SyncResponse>, Status> {
+        Err(Status::unimplemented("this one lends nothing"))
+    }
+
     async fn session(
         &self,
         request: Request<Streaming<pb::SessionRequest>>,

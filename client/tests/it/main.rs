@@ -5,6 +5,7 @@ mod admin;
 mod calls;
 mod endpoints;
 mod fake;
+mod leasing;
 mod sessions;
 
 use std::time::Duration;

@@ -7,7 +7,7 @@ use budget::{
     units::{DURATION_MS_MAX, EXACT_MAX},
 };
 
-use super::{dependency, known, reservation_id, unit, wire, within};
+use super::{dependency, known, not_negative, optional, reservation_id, unit, wire, within};
 use crate::{InvalidMessage, UnitNames, pb};
 
 /// Highest attempt number; far above what any policy admits.
@@ -103,13 +103,6 @@ impl TryFrom<pb::ExtendRequest> for Received {
         let permit_ttl_ms = within("permit_ttl_ms", request.permit_ttl_ms, 1, PERMIT_TTL_MS_MAX)?;
         Ok(Self { dependency, step: Step::Extend(Extend { id, permit_ttl_ms }), echo: Echo::default() })
     }
-}
-
-fn optional<T, U>(
-    value: Option<T>,
-    judge: impl FnOnce(T) -> Result<U, InvalidMessage>,
-) -> Result<Option<U>, InvalidMessage> {
-    value.map(judge).transpose()
 }
 
 fn attempt(attempt: Option<pb::Attempt>) -> Result<Attempt, InvalidMessage> {
@@ -316,8 +309,4 @@ fn named_costs(
         Ok(pb::Cost { unit: name.to_owned(), amount_micros: not_negative(amount_field, cost.amount_micros)? })
     };
     costs.iter().map(named).collect()
-}
-
-fn not_negative(field: &'static str, value: i64) -> Result<u64, InvalidMessage> {
-    u64::try_from(value).map_err(|_| InvalidMessage::number(field, value, "must not be negative"))
 }

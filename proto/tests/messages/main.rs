@@ -1,10 +1,12 @@
 //! What the conversions accept, what they refuse and how, and that nothing gets lost on the way.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod leases;
 mod random;
 mod requests;
 mod responses;
 mod round_trips;
+mod syncs;
 
 use budget_proto::pb;
 

@@ -37,7 +37,7 @@ impl Random {
     }
 
     /// Often an end of the range, where mistakes live.
-    fn within(&mut self, min: i64, max: i64) -> i64 {
+    pub(crate) fn within(&mut self, min: i64, max: i64) -> i64 {
         match self.below(4) {
             0 => min,
             1 => max,
@@ -45,15 +45,15 @@ impl Random {
         }
     }
 
-    fn coin(&mut self) -> bool {
+    pub(crate) fn coin(&mut self) -> bool {
         self.below(2) == 0
     }
 
-    fn maybe<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+    pub(crate) fn maybe<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
         self.coin().then(|| make(self))
     }
 
-    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+    pub(crate) fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())]
     }
 
@@ -62,7 +62,7 @@ impl Random {
         (0..len).map(|_| u8::try_from(self.next() >> 56).unwrap()).collect()
     }
 
-    fn name(&mut self, bytes_max: usize) -> String {
+    pub(crate) fn name(&mut self, bytes_max: usize) -> String {
         let mut name = String::new();
         while name.is_empty() || self.below(12) > 0 {
             let c = self.one_of(&['a', 'Z', '0', '{', '}', ':', '%', '*', ' ', 'é', '大', '😀', '\u{202e}']);

@@ -149,7 +149,7 @@ fn nothing_answered_makes_a_client_panic() {
     assert!(accepted > ROUNDS / 2 && refused > ROUNDS / 10, "accepted {accepted}, refused {refused}");
 }
 
-fn damage(random: &mut Random, bytes: &mut Vec<u8>) {
+pub(crate) fn damage(random: &mut Random, bytes: &mut Vec<u8>) {
     for _ in 0..random.below(4) {
         if bytes.is_empty() {
             return;

@@ -3,7 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{snapshot, spec};
-use crate::policies::{PolicySet, UnknownDependencies, check_report, diff, effective_toml, reports};
+use crate::{
+    config::LeaseTiming,
+    policies::{PolicySet, UnknownDependencies, check_report, diff, effective_toml, reports},
+};
 
 /// One field away from the defaults each, then all together.
 const VARIANTS: &[&str] = &[
@@ -44,7 +47,8 @@ fn a_policy_printed_back_reads_as_the_same() {
         cost.input_tokens = { rate = "2M/min", burst = 4_000_000 }
     "#;
     for rule in VARIANTS.iter().copied().chain([together]) {
-        let set = PolicySet::parse("f", &format!("[dependency.d]\n{rule}")).unwrap_or_else(|error| panic!("{error}"));
+        let set = PolicySet::parse_timed("f", &format!("[dependency.d]\n{rule}"), LeaseTiming::ANY);
+        let set = set.unwrap_or_else(|error| panic!("{error}"));
         let policy = &set.rule("d").unwrap().policy;
         let printed = effective_toml(policy);
         assert_eq!(spec(&format!("[dependency.d]\n{printed}")), *policy.spec(), "{printed}");
@@ -53,7 +57,11 @@ fn a_policy_printed_back_reads_as_the_same() {
         assert_eq!(spec(&format!("{other}[dependency.d]\n{printed}")), *policy.spec(), "{printed}");
         // As a rule of its own, as the API takes it.
         let rules = BTreeMap::from([("d".to_owned(), printed.clone())]);
-        assert_eq!(PolicySet::of_rules(&rules, None).unwrap().rule("d").unwrap().policy, *policy, "{printed}");
+        assert_eq!(
+            PolicySet::of_rules(&rules, Some(&PolicySet::timed(LeaseTiming::ANY))).unwrap().rule("d").unwrap().policy,
+            *policy,
+            "{printed}"
+        );
     }
 }
 

@@ -1,12 +1,19 @@
 //! Every field and every way a text can be wrong.
 
+use std::sync::Arc;
+
 use budget::{
+    ids::{DependencyId, PolicyVersion},
+    lease::Timing,
     policy::{CurveStep, EarnOn, FallbackOriginals, FallbackRetries, Lease, Limit, Mode, Spec, UnitLimit},
     units::Rate,
 };
 
 use super::spec;
-use crate::policies::PolicySet;
+use crate::{
+    config::LeaseTiming,
+    policies::{PolicySet, Snapshot, Switches},
+};
 
 fn rate(text: &str) -> Rate {
     Rate::parse(text).unwrap()
@@ -390,4 +397,46 @@ fn there_are_at_most_ten_thousand_rules() {
     text.push_str("[dependency.more]\n");
     let error = PolicySet::parse("p.toml", &text).unwrap_err();
     assert_eq!((error.line, error.rule.as_str()), (10_002, "one rule too many, there must be at most 10000"));
+}
+
+/// Leases have to fit the time limits of the protocol; where the limits are others, other curves fit.
+#[test]
+fn a_curve_that_does_not_fit_the_time_limits_is_refused() {
+    let timing = |margin_ms, renew_max_ms, unsafe_short| {
+        let usual = Timing::default();
+        LeaseTiming { limits: Timing { margin_ms, renew_max_ms, ..usual }, unsafe_short }
+    };
+    let parse = |timing, text: &str| PolicySet::parse_timed("f", text, timing).map_err(|error| error.to_string());
+    let long = "[dependency.d]\nlease.enabled = true\nlease.curve = [\"100% 20s\", \"50% 15m\"]\n";
+    assert_eq!(
+        parse(LeaseTiming::default(), long).unwrap_err(),
+        "f, line 3: dependency.d.lease.curve is [\"100% 20s\", \"50% 15m\"]: is too long for timing.margin, which is 3s and \
+         must be 2250ms and a thousandth of the curve, here 3170ms"
+    );
+    assert!(parse(timing(3_170, 6_000, false), long).is_ok());
+    assert!(parse(timing(3_169, 6_000, false), long).is_err());
+    assert!(parse(timing(2_250, 6_000, true), long).is_ok());
+
+    let quick = "[dependency.d]\nlease = { enabled = true, curve = [\"100% 3s\", \"50% 20s\"] }\n";
+    let error = parse(LeaseTiming::default(), quick).unwrap_err();
+    assert!(error.contains("line 2: dependency.d.lease.curve is") && error.contains("for more than 9s"), "{error}");
+    assert!(parse(timing(3_000, 6_000, true), quick).is_err());
+
+    // Inherited, or permitted by the defaults themselves.
+    let inherited = "[defaults]\nlease.curve = [\"100% 3s\"]\n[dependency.d]\nlease.enabled = true\n";
+    assert!(parse(LeaseTiming::default(), inherited).unwrap_err().contains("line 3: dependency.d.lease.curve is 3s"));
+    let defaults = "[defaults]\nlease = { enabled = true, curve = [\"100% 3s\"] }\n";
+    assert!(parse(LeaseTiming::default(), defaults).unwrap_err().contains("defaults.lease.curve"));
+    let unused = "[defaults]\nlease.curve = [\"100% 3s\"]\n[dependency.d]\nlease.enabled = false\n";
+    assert!(parse(LeaseTiming::default(), unused).is_ok());
+
+    // What is read later is judged with the same limits.
+    let set = parse(timing(3_170, 6_000, false), long).unwrap();
+    assert!(set.with("e", Some("lease.enabled = true\nlease.curve = [\"100% 920s\"]")).is_ok());
+    assert!(set.with("e", Some("lease.enabled = true\nlease.curve = [\"100% 921s\"]")).is_err());
+    assert_eq!(PolicySet::of_rules(&set.sources(), Some(&set)).unwrap().timing(), set.timing());
+    let snapshot = Snapshot::new(PolicyVersion::default(), Arc::new(set), Switches::default());
+    let resolved = snapshot.resolve(&DependencyId::new("d").unwrap()).unwrap();
+    let lease = resolved.numbers.lease.as_ref().unwrap();
+    assert_eq!((lease.margin_ms, lease.curve.total_ms()), (3_170, 920_000));
 }

@@ -1,0 +1,294 @@
+//! Leases of many dependencies, held by one background task: all I/O is there, decisions are made by whoever asks.
+//!
+//! [`Leasing`] is for whoever speaks to a coordinator in a way of its own; the [client](crate::LeasedClient) is the usual
+//! one. The task ends when the last clone is dropped.
+
+mod driver;
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        atomic::{AtomicI64, AtomicU8, Ordering},
+    },
+    time::Duration,
+};
+
+use budget::{
+    holder::{Holder, Local, LocalAsk, Share},
+    ids::DependencyId,
+    lease::{FallbackRules, HolderId, Incarnation, LocalOriginals, SyncAsk, Timing},
+    units::MICROS_PER_TOKEN,
+};
+use budget_proto::convert::SyncReply;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{Dependency, Error, clock::boot_time_ns};
+use driver::Driver;
+
+/// Calls that wait for the background task.
+const COMMANDS_MAX: usize = 16;
+
+/// One dependency's part of a sync message.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// Which, with the names of all its units.
+    pub dependency: Dependency,
+    /// What is told and asked.
+    pub ask: Box<SyncAsk>,
+}
+
+/// Who grants leases.
+pub trait Coordinator: Send + Sync + 'static {
+    /// Sends asks of one incarnation, at most [`SYNC_BATCH_MAX`](budget::lease::SYNC_BATCH_MAX), and returns as many
+    /// answers in their order.
+    ///
+    /// It is dropped when it takes too long: what was asked for is unknown then, and asked again.
+    fn sync(&self, asks: &[Asked]) -> impl Future<Output = Vec<Result<SyncReply, Error>>> + Send;
+}
+
+/// How leases are held.
+#[derive(Clone, Debug)]
+pub struct LeasingOptions {
+    /// The holder's name, kept over restarts: all that run under one name share one fair share. Absent: a random one.
+    pub holder_id: Option<HolderId>,
+    /// Weight among the holders, 1 to 1,000.
+    pub weight: u16,
+    /// Time limits of the protocol.
+    pub timing: Timing,
+    /// How long one sync may take.
+    pub sync_timeout: Duration,
+    /// What is admitted while no coordinator has told the policy: by default 5 originals per second and no retries.
+    pub fallback: FallbackRules,
+    /// Most dependencies.
+    pub dependencies_max: usize,
+}
+
+/// How a dependency stands here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Standing {
+    /// No lease yet, or no longer: a coordinator is asked each time, and the fallback decides while none answers.
+    Unleased = 0,
+    /// A lease is in force and the coordinator answers.
+    Leased = 1,
+    /// A lease is in force along its curve; the coordinator does not answer.
+    Degraded = 2,
+    /// A coordinator is asked each time: leases are not permitted, or the share is too small to be of use.
+    Direct = 3,
+    /// No lease, and the coordinator does not answer: the fallback decides.
+    Fallback = 4,
+}
+
+/// Leases of any number of dependencies; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Leasing {
+    shared: Arc<Shared>,
+    commands: mpsc::Sender<Command>,
+}
+
+/// One dependency: decides as long as the background task lives.
+#[derive(Debug)]
+pub struct Leased {
+    dependency: Dependency,
+    share: Arc<Share>,
+    alive_until_ns: Arc<AtomicI64>,
+    standing: AtomicU8,
+}
+
+/// What handles and the background task have in common.
+#[derive(Debug)]
+struct Shared {
+    options: LeasingOptions,
+    holder: HolderId,
+    incarnation: Incarnation,
+    leases: RwLock<HashMap<DependencyId, Arc<Leased>>>,
+    /// Holders that the task has not taken over yet.
+    new: Mutex<Vec<(Holder, Arc<Leased>)>>,
+    /// Without the task nobody renews or is fenced: a forked child, or a runtime that is stuck, decides nothing after
+    /// this time.
+    alive_until_ns: Arc<AtomicI64>,
+}
+
+#[derive(Debug)]
+enum Command {
+    /// There are new holders.
+    Wake,
+    /// Give all leases back and say so.
+    Leave(oneshot::Sender<()>),
+}
+
+/// There are [`LeasingOptions::dependencies_max`] already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there are {0} dependencies already, the most that this client was made for")]
+pub struct TooManyDependencies(pub usize);
+
+// === impl LeasingOptions ===
+
+impl Default for LeasingOptions {
+    fn default() -> Self {
+        Self {
+            holder_id: None,
+            weight: 1,
+            timing: Timing::default(),
+            sync_timeout: Duration::from_secs(1),
+            fallback: FallbackRules {
+                originals: LocalOriginals::Rate(5 * MICROS_PER_TOKEN),
+                retries_earned: false,
+                units: Box::default(),
+            },
+            dependencies_max: 10_000,
+        }
+    }
+}
+
+// === impl Leasing ===
+
+impl Leasing {
+    /// Starts the background task. Nothing is asked before a dependency is named.
+    ///
+    /// # Errors
+    /// If there is no tokio runtime, or no random bytes.
+    pub fn start<C: Coordinator>(coordinator: C, options: LeasingOptions) -> Result<Self, Error> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
+        let incarnation = random_incarnation()?;
+        let holder = match &options.holder_id {
+            Some(holder) => holder.clone(),
+            None => HolderId::new(&format!("{:?}", random_incarnation()?))
+                .map_err(|error| Error::NoRandomness(error.to_string()))?,
+        };
+        let shared = Arc::new(Shared {
+            options,
+            holder,
+            incarnation,
+            leases: RwLock::default(),
+            new: Mutex::default(),
+            alive_until_ns: Arc::new(AtomicI64::new(i64::MIN)),
+        });
+        let (commands, received) = mpsc::channel(COMMANDS_MAX);
+        let driver = Driver::new(coordinator, Arc::clone(&shared), received);
+        driver.tell_alive(boot_time_ns());
+        runtime.spawn(driver.run());
+        Ok(Self { shared, commands })
+    }
+
+    /// The leases of one dependency, from now on held for as long as this exists.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub fn dependency(&self, dependency: &Dependency) -> Result<Arc<Leased>, TooManyDependencies> {
+        let shared = &self.shared;
+        if let Some(leased) = shared.leases.read().unwrap_or_else(PoisonError::into_inner).get(dependency.id()) {
+            return Ok(Arc::clone(leased));
+        }
+        let mut leases = shared.leases.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(leased) = leases.get(dependency.id()) {
+            return Ok(Arc::clone(leased));
+        }
+        let most = shared.options.dependencies_max;
+        if leases.len() >= most {
+            return Err(TooManyDependencies(most));
+        }
+        let (options, now_ns) = (&shared.options, boot_time_ns());
+        let holder = Holder::new(
+            shared.holder.clone(),
+            shared.incarnation,
+            options.weight.clamp(1, 1_000).into(),
+            options.timing,
+            options.fallback.clone(),
+            // Neither leases nor budgets depend on it: it spreads the times of sending.
+            random_u64(),
+            now_ns,
+        );
+        let leased = Arc::new(Leased {
+            dependency: dependency.clone(),
+            share: Arc::clone(holder.share()),
+            alive_until_ns: Arc::clone(&shared.alive_until_ns),
+            standing: AtomicU8::new(Standing::Unleased as u8),
+        });
+        leases.insert(dependency.id().clone(), Arc::clone(&leased));
+        lock(&shared.new).push((holder, Arc::clone(&leased)));
+        // If the queue is full it wakes anyway.
+        let _ = self.commands.try_send(Command::Wake);
+        Ok(leased)
+    }
+
+    /// All dependencies named so far.
+    #[must_use]
+    pub fn dependencies(&self) -> Vec<Arc<Leased>> {
+        self.shared.leases.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// The holder's name.
+    #[must_use]
+    pub fn holder_id(&self) -> &HolderId {
+        &self.shared.holder
+    }
+
+    /// Gives all leases back, so that others have them at once. Nothing is leased afterwards. Whether the coordinator
+    /// heard of it within the time; if not, the leases end by their curves.
+    pub async fn leave(&self, within: Duration) -> bool {
+        let (done, left) = oneshot::channel();
+        let leaving = async { self.commands.send(Command::Leave(done)).await.is_ok() && left.await.is_ok() };
+        tokio::time::timeout(within, leaving).await.unwrap_or(false)
+    }
+}
+
+// === impl Leased ===
+
+impl Leased {
+    /// Decides by the lease alone, without waiting.
+    #[inline]
+    pub fn reserve(&self, ask: &LocalAsk<'_>) -> Local {
+        let now_ns = boot_time_ns();
+        if now_ns >= self.alive_until_ns.load(Ordering::Relaxed) {
+            return Local::Short;
+        }
+        self.share.reserve(now_ns, ask)
+    }
+
+    /// Decides while no coordinator can be asked.
+    pub fn reserve_beyond(&self, ask: &LocalAsk<'_>) -> Local {
+        self.share.reserve_beyond(boot_time_ns(), ask)
+    }
+
+    /// The dependency.
+    #[must_use]
+    pub const fn dependency(&self) -> &Dependency {
+        &self.dependency
+    }
+
+    /// What has been admitted here, and takes permits back.
+    #[must_use]
+    pub fn share(&self) -> &Share {
+        &self.share
+    }
+
+    /// How it stands.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        match self.standing.load(Ordering::Relaxed) {
+            1 => Standing::Leased,
+            2 => Standing::Degraded,
+            3 => Standing::Direct,
+            4 => Standing::Fallback,
+            _ => Standing::Unleased,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn random_incarnation() -> Result<Incarnation, Error> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| Error::NoRandomness(error.to_string()))?;
+    Ok(Incarnation(bytes))
+}
+
+/// Random where the system has random bytes; what must be so asks for an error instead.
+fn random_u64() -> u64 {
+    getrandom::u64().unwrap_or(0)
+}
