@@ -1,10 +1,13 @@
 //! The hot part: local decisions of one dependency, by any number of threads.
 
-use std::sync::{
-    Mutex, MutexGuard, OnceLock, PoisonError,
-    atomic::{
-        AtomicI64,
-        Ordering::{AcqRel, Acquire, Relaxed},
+use std::{
+    cell::Cell,
+    sync::{
+        Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{
+            AtomicI64, AtomicUsize,
+            Ordering::{AcqRel, Acquire, Relaxed},
+        },
     },
 };
 
@@ -56,6 +59,7 @@ pub enum Local {
 #[derive(Debug)]
 pub struct Share {
     pub(super) hot: Hot,
+    lanes: [Lane; LANES],
     pub(super) even: Slot,
     pub(super) odd: Slot,
     pub(super) counters: Counters,
@@ -69,10 +73,33 @@ pub struct Share {
 pub(super) struct Hot {
     pub(super) admission: Level,
     pub(super) retry: Level,
+    pub(super) flight: Flight,
+}
+
+/// What is counted with every admission, in several cache lines: threads share one word of a decision, not two.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct Lane {
     /// Originals admitted; usually the retry bucket's clock.
     pub(super) originals: AtomicI64,
     pub(super) retries: AtomicI64,
-    pub(super) flight: Flight,
+}
+
+const LANES: usize = 4;
+
+thread_local! {
+    /// Which lane this thread counts in.
+    static LANE: Cell<usize> = const { Cell::new(LANES) };
+}
+
+static NEXT_LANE: AtomicUsize = AtomicUsize::new(0);
+
+/// Threads take lanes in turn.
+#[cold]
+fn choose_lane() -> usize {
+    let lane = NEXT_LANE.fetch_add(1, Relaxed) & (LANES - 1);
+    LANE.set(lane);
+    lane
 }
 
 /// What refusals and later steps write.
@@ -101,6 +128,9 @@ struct RetryLook {
     /// Deposits that a full bucket could not take.
     lost: i64,
 }
+
+// With the rest of a handle it stays below a kilobyte.
+const _: () = assert!(size_of::<Share>() <= 768 && LANES.is_power_of_two());
 
 // === impl LocalAsk ===
 
@@ -133,15 +163,10 @@ impl Share {
     pub fn new(fallback: FallbackRules, now_ns: i64) -> Self {
         let control = Control::new(fallback, now_ns);
         let tag = Tag::of(control.segment());
-        let hot = Hot {
-            admission: Level::new(tag),
-            retry: Level::new(tag),
-            originals: AtomicI64::new(0),
-            retries: AtomicI64::new(0),
-            flight: Flight::default(),
-        };
+        let hot = Hot { admission: Level::new(tag), retry: Level::new(tag), flight: Flight::default() };
         let share = Self {
             hot,
+            lanes: Default::default(),
             even: Slot::default(),
             odd: Slot::default(),
             counters: Counters::default(),
@@ -160,7 +185,8 @@ impl Share {
         if !ask.costs.is_empty() {
             self.note_asked(ask.costs);
         }
-        let tag = self.hot.admission.tag();
+        let seen = self.hot.admission.seen();
+        let tag = seen.tag();
         let slot = self.slot(tag);
         let flags = slot.flags.load(Relaxed);
         // The common case: an original where admission is limited and nothing else.
@@ -174,9 +200,10 @@ impl Share {
             if (start_ns..end_ns).contains(&now_ns) {
                 let burst = slot.burst.load(Relaxed);
                 let clock = slot.pace().at(now_ns.wrapping_sub(start_ns));
-                let needed = needed(burst, MICROS_PER_TOKEN, slot.keep(ask.priority));
-                if let Ok(after) = self.hot.admission.take(tag, clock, burst, needed, MICROS_PER_TOKEN) {
-                    self.hot.originals.fetch_add(1, AcqRel);
+                let needed = slot.need(ask.priority);
+                let taken = self.hot.admission.take_from(seen, tag, clock, burst, needed, MICROS_PER_TOKEN);
+                if let Ok(after) = taken {
+                    self.lane().originals.fetch_add(1, AcqRel);
                     let until_ns = end_ns.min(now_ns.saturating_add(slot.permit_ns.load(Relaxed)));
                     let deposit = slot.deposit.load(Relaxed);
                     return Local::Admitted(Spent::original(tag, until_ns, after, deposit, attempts_left(left), flags));
@@ -242,9 +269,9 @@ impl Share {
             return Err(missed);
         }
         if ask.attempt.is_retry() {
-            self.hot.retries.fetch_add(1, Relaxed);
+            self.lane().retries.fetch_add(1, Relaxed);
         } else {
-            self.hot.originals.fetch_add(1, AcqRel);
+            self.lane().originals.fetch_add(1, AcqRel);
             spent.flags |= spent::ORIGINAL;
             spent.deposit = if flags & EARN_ON_SUCCESS == 0 { slot.deposit.load(Relaxed) } else { 0 };
         }
@@ -264,7 +291,7 @@ impl Share {
     ) -> Result<(), Missed> {
         let burst = slot.burst.load(Relaxed);
         let clock = slot.pace().at(elapsed_ns);
-        let admission_needed = needed(burst, MICROS_PER_TOKEN, slot.keep(ask.priority));
+        let admission_needed = slot.need(ask.priority);
         // Looked at first, taken last: a refusal by an empty bucket disturbs nobody.
         if flags & LIMITED != 0 && self.hot.admission.lacks(tag, clock, burst, admission_needed) {
             return Err(Missed::Short);
@@ -277,7 +304,8 @@ impl Share {
             if self.hot.flight.is_due(now_ns) {
                 return Err(Missed::Moved);
             }
-            spent.slot = Some(self.hot.flight.take(slot.slots(ask.priority)).ok_or(Missed::Short)?);
+            spent.slot = self.hot.flight.take(slot.slots(ask.priority)).ok_or(Missed::Short)?;
+            spent.flags |= spent::PERMIT;
         }
         if !ask.costs.is_empty() {
             self.take_units(tag, elapsed_ns, ask, spent)?;
@@ -287,12 +315,13 @@ impl Share {
             if retry.lost > 0 {
                 self.counters.overflow.fetch_add(retry.lost, Relaxed);
             }
-            spent.retry = Some(receipt);
+            spent.retry = receipt;
             spent.retry_cost = retry.cost;
         }
         if flags & LIMITED != 0 {
             let receipt = self.hot.admission.take(tag, clock, burst, admission_needed, MICROS_PER_TOKEN)?;
-            spent.admission = Some(receipt);
+            spent.admission = receipt;
+            spent.flags |= spent::ADMISSION;
         } else if self.hot.admission.tag() != tag {
             return Err(Missed::Moved);
         }
@@ -403,8 +432,8 @@ impl Share {
     /// Records how a sent attempt ended, and what it cost: a unit left out keeps its estimate.
     #[inline]
     pub fn settle(&self, spent: Spent, now_ns: i64, outcome: Outcome, actual: &[Cost]) {
-        if let (Some(of), false) = (spent.slot, outcome == Outcome::Abandoned) {
-            self.hot.flight.give(of);
+        if spent.is(spent::PERMIT) && outcome != Outcome::Abandoned {
+            self.hot.flight.give(spent.slot);
         }
         if outcome == Outcome::Success && spent.is(spent::EARNS) {
             self.earn(&spent);
@@ -447,8 +476,31 @@ impl Share {
     }
 
     pub(super) fn earned(&self, flags: u32) -> i64 {
-        let counter = if flags & EARN_ON_SUCCESS == 0 { &self.hot.originals } else { &self.counters.successes };
-        counter.load(Acquire)
+        if flags & EARN_ON_SUCCESS == 0 { self.originals() } else { self.counters.successes.load(Acquire) }
+    }
+
+    /// Originals admitted from the lease. A reading is never more than what a later one sums up to.
+    pub(super) fn originals(&self) -> i64 {
+        self.lanes.iter().fold(0, |sum, lane| sum.wrapping_add(lane.originals.load(Acquire)))
+    }
+
+    pub(super) fn retries(&self) -> i64 {
+        self.lanes.iter().fold(0, |sum, lane| sum.wrapping_add(lane.retries.load(Relaxed)))
+    }
+
+    #[inline]
+    pub(super) fn lane(&self) -> &Lane {
+        let [first, second, third, fourth] = &self.lanes;
+        let mut lane = LANE.get();
+        if lane >= LANES {
+            lane = choose_lane();
+        }
+        match lane {
+            0 => first,
+            1 => second,
+            2 => third,
+            _ => fourth,
+        }
     }
 
     fn retry_clock(&self, slot: &Slot, flags: u32) -> i64 {
@@ -468,8 +520,8 @@ impl Share {
 
     /// Undoes the withdrawals of a permit and frees its slot.
     fn put_back(&self, spent: &Spent, now_ns: i64) {
-        if let Some(of) = spent.slot {
-            self.hot.flight.give(of);
+        if spent.is(spent::PERMIT) {
+            self.hot.flight.give(spent.slot);
         }
         let tag = spent.tag;
         if now_ns >= spent.until_ns && on(Guard::HandBackToSameLease) {
@@ -479,15 +531,15 @@ impl Share {
         let segment = slot.read();
         let line = |line: i64| if on(Guard::HandBackToSameLease) { line } else { i64::MIN };
         let to = |level: &Level| if on(Guard::HandBackToSameLease) { tag } else { level.tag() };
-        if let Some(receipt) = spent.admission {
+        if spent.is(spent::ADMISSION) {
             let full = segment.clock(now_ns).saturating_sub(segment.burst);
-            self.hot.admission.give(to(&self.hot.admission), line(full), receipt, MICROS_PER_TOKEN);
+            self.hot.admission.give(to(&self.hot.admission), line(full), spent.admission, MICROS_PER_TOKEN);
         }
-        if let Some(receipt) = spent.retry {
+        if spent.retry_cost > 0 {
             let full = segment.retry_clock(self.earned(segment.flags)).saturating_sub(segment.retry_burst);
-            self.hot.retry.give(to(&self.hot.retry), line(full), receipt, spent.retry_cost.into());
+            self.hot.retry.give(to(&self.hot.retry), line(full), spent.retry, spent.retry_cost.into());
         }
-        for unit in spent.units.iter().flatten() {
+        for unit in spent.units.iter().flat_map(|units| units.iter()) {
             self.refund(tag, &segment, now_ns, unit, unit.estimate_micros);
         }
     }
@@ -525,7 +577,7 @@ impl Share {
     fn settle_units(&self, spent: &Spent, now_ns: i64, actual: &[Cost]) {
         let Some(cells) = self.cells.get() else { return };
         for cost in actual {
-            let estimated = spent.units.iter().flatten().find(|unit| unit.unit == cost.unit);
+            let estimated = spent.units.iter().flat_map(|units| units.iter()).find(|unit| unit.unit == cost.unit);
             let more = cost.amount_micros.saturating_sub(estimated.map_or(0, |unit| unit.estimate_micros));
             if more > 0 {
                 self.charge(cells, now_ns, cost.unit, more);

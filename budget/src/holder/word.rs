@@ -42,6 +42,13 @@ pub(super) struct Level {
     given: AtomicI64,
 }
 
+/// What a look at a bucket showed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    raw: u64,
+    given: i64,
+}
+
 /// A rate in micro-tokens per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pace(pub(super) i64);
@@ -75,6 +82,15 @@ impl Tag {
     }
 }
 
+// === impl Seen ===
+
+impl Seen {
+    #[inline]
+    pub(super) fn tag(self) -> Tag {
+        split(self.raw).0
+    }
+}
+
 // === impl Level ===
 
 #[inline]
@@ -90,6 +106,13 @@ fn join(tag: Tag, mark: i64) -> u64 {
 impl Level {
     pub(super) fn new(tag: Tag) -> Self {
         Self { word: AtomicU64::new(join(tag, 0)), given: AtomicI64::new(0) }
+    }
+
+    /// A look at the bucket. What was given back is read first: less of it is on the safe side.
+    #[inline]
+    pub(super) fn seen(&self) -> Seen {
+        let given = self.given.load(Acquire);
+        Seen { raw: self.word.load(Acquire), given }
     }
 
     /// The tag, before the parameters of its segment are read.
@@ -115,9 +138,22 @@ impl Level {
     /// that was given back before. Marks and clocks are within ±2⁵¹ and costs within a burst, so nothing wraps.
     #[inline]
     pub(super) fn take(&self, tag: Tag, clock: i64, burst: i64, needed: i64, cost: i64) -> Result<i64, Missed> {
+        self.take_from(self.seen(), tag, clock, burst, needed, cost)
+    }
+
+    /// As [`Self::take`], beginning with what was seen of the bucket before: under contention each look is dear.
+    #[inline]
+    pub(super) fn take_from(
+        &self,
+        seen: Seen,
+        tag: Tag,
+        clock: i64,
+        burst: i64,
+        needed: i64,
+        cost: i64,
+    ) -> Result<i64, Missed> {
         let line = clock.wrapping_sub(burst);
-        let given = self.given.load(Acquire);
-        let mut raw = self.word.load(Relaxed);
+        let Seen { mut raw, given } = seen;
         loop {
             let (found, mark) = split(raw);
             if found != tag {
