@@ -11,8 +11,9 @@
 -- ARGV[7...] the reservation id of each step; no two are equal
 -- A step is a byte, 1 reserve, 2 release, 3 extend, and the values of its format; -1 stands for "not given" where 0 has a
 -- meaning; an operation is named by its index in KEYS.
--- Returns {status, version number, version id, shadow, default permit_ttl, max_attempts, answers...}; status 1: stale,
--- nothing done. Answers:
+-- Returns {status, answers...}; status 0: decided with the numbers of the call; 2: with the ledger's, then before the
+-- answers stand version number, version id, shadow, default permit_ttl, max_attempts; {1, version number, version id}:
+-- stale, nothing done. A bare integer is the one answer of status 0. Answers:
 --   0                                                      admitted: at once, default permit_ttl, nothing special
 --   1, start_after, permit_ttl, replayed, would_be|0       admitted
 --   2, reason, unit|0, retry_after|-1, impossible          denied
@@ -77,18 +78,6 @@ local O_FINGERPRINT <const> = 9
 local O_HAS_REF <const> = 10
 local O_REF <const> = 11
 
--- Positions in the counters.
-local ORIGINALS_ADMITTED <const> = 1
-local RETRIES_ADMITTED <const> = 2
-local ORIGINALS_DENIED <const> = 3
-local RETRIES_DENIED <const> = 4
-local NOT_SENT <const> = 5
-local PERMITS_EXPIRED <const> = 6
-local DEPOSITED <const> = 7
-local OVERUSE <const> = 8
-local ACCOUNT_SIGNALS <const> = 9
-local WOULD_BE_DENIED <const> = 10
-
 local QUEUE <const> = 3
 local QUEUE_PER_CALL_MAX <const> = 16
 local PEXPIRE_SLACK_MS <const> = 60000
@@ -97,28 +86,21 @@ local COMPACT_MAX <const> = 48
 local LONG_VALUE_BYTES <const> = 65
 local SIZE_MAX <const> = 255
 
--- The reason the operation refuses attempt number; nil if it does not.
-local function judge_operation(operation, fingerprint, number, now)
-  if not operation then
-    if number == 1 then
-      return nil
+-- The ledger and numbers positions of a unit, or nil.
+local function find_unit(l, id)
+  local i = N_UNITS + 1
+  for at = L_UNITS, #l, L_UNIT do
+    if l[at] == id then
+      return at + 1, i
     end
-    return OUT_OF_ORDER
+    i = i + UNIT_NUMBERS
   end
-  if operation[O_FINGERPRINT] ~= fingerprint then
-    return CONFLICT
-  elseif operation[O_TERMINAL] == TERMINAL_OUTCOME_UNKNOWN then
-    return OUTCOME_UNKNOWN
-  elseif operation[O_TERMINAL] ~= 0 then
-    return COMPLETED
-  elseif now >= operation[O_EXPIRES] then
-    return OUT_OF_ORDER
-  elseif number == operation[O_USED] + 1 then
-    return nil
-  elseif number <= operation[O_USED] and operation[O_OPEN] > 0 and now < operation[O_OPEN_UNTIL] then
-    return IN_PROGRESS
-  end
-  return OUT_OF_ORDER
+  return nil
+end
+
+local function bump(l, counter, amount)
+  local sum = l[counter] + amount
+  l[counter] = sum > EXACT_MAX and EXACT_MAX or sum
 end
 
 -- Unit and amount of each cost of a step, and the position behind them.
@@ -130,99 +112,83 @@ local function read_costs(steps, p, count)
   return costs, p
 end
 
--- The first unit that refuses, and what short() says of it; nil if none does.
-local function judge_costs(ledger, n, priority, costs)
-  for i = 1, #costs, 2 do
-    if costs[i + 1] > 0 then
-      local where = unit_at(n, costs[i])
-      local wait = short(ledger.units[(where - N_UNITS) / UNIT_NUMBERS + 1], n, where + 1, priority, costs[i + 1])
-      if wait then
-        return costs[i], wait
-      end
+local steps, numbers, status = ARGV[6], ARGV[5], 0
+local created = not l
+do
+  local number, id = tonumber(ARGV[2]), tonumber(ARGV[3])
+  if created then
+    n = unpack_numbers(numbers, 1)
+    local count = (#n - N_UNITS + 1) / UNIT_NUMBERS
+    l = {
+      number, id, clock, clock, n[N_ABSENT_ADMISSION], 0, 0, 0, 0,
+      -- Generations, of which the first is the newer.
+      0, 0, 0, 0, 1, 0, 0,
+      0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+      count,
+    }
+    for i = 0, count - 1 do
+      local at = L_UNITS + i * L_UNIT
+      l[at], l[at + 1], l[at + 2] = n[N_UNITS + i * UNIT_NUMBERS], 0, 0
     end
-  end
-  return nil
-end
-
-local function refund(ledger, n, unit, amount)
-  local where = unit_at(n, unit)
-  if where then
-    deposit(ledger.units[(where - N_UNITS) / UNIT_NUMBERS + 1], n, where + 1, amount)
-  end
-end
-
-local function bump(counters, i, amount)
-  local sum = counters[i] + amount
-  counters[i] = sum > EXACT_MAX and EXACT_MAX or sum
-end
-
--- Charges actual costs against the estimates of a record.
-local function settle(ledger, n, record, costs)
-  for i = 1, #costs, 2 do
-    local more = costs[i + 1]
-    for from = DETAIL_BYTES + 1, #record, COST_BYTES do
-      local unit, estimate = struct.unpack(COST_FORMAT, record, from)
-      if unit == costs[i] then
-        more = more - estimate
-      end
+  elseif number < l[L_NUMBER] or (number == l[L_NUMBER] and id < l[L_ID]) then
+    if ARGV[4] ~= '1' then
+      return { 1, l[L_NUMBER], l[L_ID] }
     end
-    local where = unit_at(n, costs[i])
-    if more < 0 then
-      refund(ledger, n, costs[i], -more)
-    elseif where then
-      local beyond = charge(ledger.units[(where - N_UNITS) / UNIT_NUMBERS + 1], n, where + 1, more)
-      bump(ledger.counters, OVERUSE, beyond)
+    status, numbers = 2, string.sub(stored, numbers_from)
+  elseif number ~= l[L_NUMBER] or id ~= l[L_ID] then
+    -- Newer numbers are adopted: balances are clipped, nothing is refilled.
+    n = unpack_numbers(numbers, 1)
+    if n[N_LIMITED] == 1 then
+      adopt(l, L_ADMISSION, n, N_ADMISSION)
+    else
+      l[L_ADMISSION], l[L_ADMISSION + 1] = 0, 0
     end
-  end
-end
-
--- Brings the ledger to newer numbers: clips, refills nothing.
-local function adopt_all(ledger, n)
-  if n[N_LIMITED] == 1 then
-    adopt(ledger.admission, n, N_ADMISSION)
-  else
-    ledger.admission = { 0, 0 }
-  end
-  adopt(ledger.retry, n, N_RETRY)
-  local units = {}
-  for i = N_UNITS, #n, UNIT_NUMBERS do
-    local bucket = { 0, 0 }
-    for j = 1, #ledger.units do
-      if ledger.units[j].id == n[i] then
-        bucket = ledger.units[j]
-      end
+    adopt(l, L_RETRY, n, N_RETRY)
+    local new = { unpack(l, 1, L_UNITS - 1) }
+    for i = N_UNITS, #n, UNIT_NUMBERS do
+      local at, old = #new + 1, find_unit(l, n[i])
+      new[at], new[at + 1], new[at + 2] = n[i], old and l[old] or 0, 0
+      adopt(new, at + 1, n, i + 1)
     end
-    adopt(bucket, n, i + 1)
-    bucket.id = n[i]
-    units[#units + 1] = bucket
-  end
-  ledger.units = units
-end
-
--- Enters a due time in the queue, or false for what leaves it.
-local function due(ledger, id, at)
-  ledger.dues[id] = at
-  ledger.has_dues = true
-  if at and at > ledger.queue_until then
-    ledger.queue_until = at
+    l = new
+    l[L_NUMBER], l[L_ID], l[L_UNIT_COUNT] = number, id, (#n - N_UNITS + 1) / UNIT_NUMBERS
   end
 end
+local now, ttl = l[L_NOW], n[N_PERMIT_TTL]
+-- What to write, made when it is needed: alternating ids and records for each place (1, 2: generation; 3: queue), ids that
+-- left a generation, and for the queue's ids their due times, or false for what leaves it.
+local writes, left_generation, dues = {}, nil, nil
 
--- Works off the head of the queue. Returns the records that left it or changed, by id, or nil and an error.
-local function drop_overdue(ledger, now, ttl, list)
+-- Drop what ended.
+local ended = nil
+for g = 1, 2 do
+  local ends = l[L_END + 2 * g]
+  if ends ~= 0 and ends <= now then
+    l[L_IN_FLIGHT] = l[L_IN_FLIGHT] - l[L_PERMITS + 2 * g]
+    bump(l, PERMITS_EXPIRED, l[L_PERMITS + 2 * g])
+    l[L_END + 2 * g], l[L_PERMITS + 2 * g], l[L_SIZE + g] = 0, 0, 0
+    ended = ended or {}
+    ended[#ended + 1] = KEYS[g + 1]
+  end
+end
+local overdue = nil
+if l[L_QUEUED] > 0 then
+  -- Work off the head of the queue: what left it or changed, by id.
   local heads = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', now, 'LIMIT', 0, QUEUE_PER_CALL_MAX)
-  local overdue, expired = {}, 0
-  if #heads == 0 and ledger.queue_until <= now then
+  local expired = 0
+  overdue, dues = {}, {}
+  if #heads == 0 and l[L_QUEUE_UNTIL] <= now then
     -- The queue's keys are gone (evicted): its permits have ended.
-    expired = ledger.queue_permits
-    ledger.queued = 0
+    expired = l[L_QUEUE_PERMITS]
+    l[L_QUEUED] = 0
   elseif #heads > 0 then
     local found = redis.call('HMGET', KEYS[4], unpack(heads))
+    local list = {}
     for i = 1, #heads do
       local id, record = heads[i], found[i]
       local open = record and #record > 1
       if open and #record < RECORD_BYTES then
-        return nil
+        return redis.error_reply('CORRUPT reservation cannot be read')
       end
       local permit = record == CLOSED_WITH_PERMIT or (open and string.byte(record, 8) == 1)
       if permit then
@@ -232,32 +198,42 @@ local function drop_overdue(ledger, now, ttl, list)
         -- Remembered for another permit life, so that a late release learns of it.
         overdue[id] = open and EXPIRED or CLOSED
         list[#list + 1], list[#list + 2] = id, overdue[id]
-        due(ledger, id, now + ttl)
+        dues[id] = now + ttl
       else
-        overdue[id] = false
-        due(ledger, id, false)
+        overdue[id], dues[id] = false, false
         if record then
-          ledger.queued = ledger.queued - 1
+          l[L_QUEUED] = l[L_QUEUED] - 1
         end
       end
     end
+    writes[QUEUE] = list
   end
-  ledger.in_flight = ledger.in_flight - expired
-  ledger.queue_permits = ledger.queue_permits - expired
-  bump(ledger.counters, PERMITS_EXPIRED, expired)
-  return overdue
+  l[L_IN_FLIGHT] = l[L_IN_FLIGHT] - expired
+  l[L_QUEUE_PERMITS] = l[L_QUEUE_PERMITS] - expired
+  bump(l, PERMITS_EXPIRED, expired)
+end
+if l[L_END + 2] == 0 and l[L_END + 4] == 0 and l[L_QUEUED] == 0 then
+  l[L_NEWER] = 1
 end
 
--- The operations of the batch by index in KEYS; false where there is none, or its time is over. nil: not readable.
-local function load_operations(now)
-  local operations = {}
+-- One look-up for all reservations of the batch in each place that has any, one for all operations. Behind the ids is
+-- asked for the marker of a generation, '': where it is missing, the key is new or was evicted.
+local count = #ARGV - 6
+ARGV[count + 7] = ''
+local first = l[L_END + 2] ~= 0 and redis.call('HMGET', KEYS[2], unpack(ARGV, 7))
+local second = l[L_END + 4] ~= 0 and redis.call('HMGET', KEYS[3], unpack(ARGV, 7))
+local queued = l[L_QUEUED] > 0 and redis.call('HMGET', KEYS[4], unpack(ARGV, 7))
+-- By index in KEYS; false where there is none, or its time is over.
+local operations, operations_dirty = nil, nil
+if #KEYS > 5 then
+  operations, operations_dirty = {}, {}
   local found = redis.call('MGET', unpack(KEYS, 6))
   for i = 1, #found do
     local operation = false
     if found[i] then
       local values = { pcall(struct.unpack, OPERATION_FORMAT, found[i]) }
       if not values[1] then
-        return nil
+        return redis.error_reply('CORRUPT operation cannot be read')
       end
       table.remove(values, 1)
       if now < values[O_KEEP] then
@@ -266,117 +242,19 @@ local function load_operations(now)
     end
     operations[i + 5] = operation
   end
-  return operations
-end
-
--- Charges all a new admission costs but the operation. Returns what its record says: permit, admission, deposit, earn.
-local function charge_all(ledger, n, no_release, cause, retry_cost, costs)
-  local permit, admission, deposited, earn = 0, 0, 0, n[N_EARN_ON_SUCCESS]
-  local counters = ledger.counters
-  if no_release == 0 then
-    permit = 1
-    ledger.in_flight = ledger.in_flight + 1
-  end
-  if n[N_LIMITED] == 1 then
-    admission = 1
-    ledger.admission[1] = ledger.admission[1] - TOKEN
-  end
-  if costs then
-    for i = 1, #costs, 2 do
-      local bucket = ledger.units[(unit_at(n, costs[i]) - N_UNITS) / UNIT_NUMBERS + 1]
-      bucket[1] = bucket[1] - costs[i + 1]
-    end
-  end
-  if cause ~= 0 then
-    ledger.retry[1] = ledger.retry[1] - retry_cost
-    counters[RETRIES_ADMITTED] = counters[RETRIES_ADMITTED] + 1
-  else
-    if earn == 0 then
-      deposited = deposit(ledger.retry, n, N_RETRY, n[N_DEPOSIT])
-      bump(counters, DEPOSITED, deposited)
-    end
-    counters[ORIGINALS_ADMITTED] = counters[ORIGINALS_ADMITTED] + 1
-  end
-  return permit, admission, deposited, earn
-end
-
-local version_number, version_id = tonumber(ARGV[2]), tonumber(ARGV[3])
-local n = unpack_numbers(ARGV[5])
-local steps = ARGV[6]
-local clock = clock_ms(ARGV[1])
-
--- Load, refill at the numbers of the last call, adopt newer ones.
-local ledger = load_ledger(KEYS[1])
-if ledger == false then
-  return redis.error_reply('CORRUPT ledger cannot be read')
-end
-local created = ledger == nil
-if created then
-  ledger = new_ledger(version_number, version_id, ARGV[5], n, clock)
-elseif version_number == ledger.number and version_id == ledger.id then
-  advance(ledger, n, clock)
-else
-  local older = version_number < ledger.number or (version_number == ledger.number and version_id < ledger.id)
-  if older and ARGV[4] ~= '1' then
-    return { 1, ledger.number, ledger.id, 0, 0, 0 }
-  end
-  local given = n
-  n = unpack_numbers(ledger.numbers)
-  advance(ledger, n, clock)
-  if not older then
-    n = given
-    adopt_all(ledger, n)
-    ledger.number, ledger.id, ledger.numbers = version_number, version_id, ARGV[5]
-  end
-end
-local now, ttl = ledger.now, n[N_PERMIT_TTL]
-local ends, permits, sizes, counters = ledger.ends, ledger.permits, ledger.sizes, ledger.counters
--- What to write: alternating ids and records for each place (1, 2: generation; 3: queue), and ids that left one.
-local writes, left_generation = { {}, {}, {} }, nil
-ledger.dues = {}
-
--- Drop what ended.
-for g = 1, 2 do
-  if ends[g] ~= 0 and ends[g] <= now then
-    ledger.in_flight = ledger.in_flight - permits[g]
-    bump(counters, PERMITS_EXPIRED, permits[g])
-    ends[g], permits[g], sizes[g] = 0, 0, 0
-    if g == 1 then
-      ledger.first_ended = true
-    else
-      ledger.second_ended = true
-    end
-  end
-end
-local overdue = nil
-if ledger.queued > 0 then
-  overdue = drop_overdue(ledger, now, ttl, writes[QUEUE])
-  if not overdue then
-    return redis.error_reply('CORRUPT reservation cannot be read')
-  end
-end
-if ends[1] == 0 and ends[2] == 0 and ledger.queued == 0 then
-  ledger.newer = 1
-end
-
--- One look-up for all reservations of the batch in each place that has any, one for all operations.
-local first = ends[1] ~= 0 and redis.call('HMGET', KEYS[2], unpack(ARGV, 7))
-local second = ends[2] ~= 0 and redis.call('HMGET', KEYS[3], unpack(ARGV, 7))
-local queued = ledger.queued > 0 and redis.call('HMGET', KEYS[4], unpack(ARGV, 7))
-local operations, operations_dirty = nil, nil
-if #KEYS > 5 then
-  operations, operations_dirty = load_operations(now), {}
-  if not operations then
-    return redis.error_reply('CORRUPT operation cannot be read')
-  end
 end
 
 local shadow, attempts = n[N_SHADOW] == 1, n[N_MAX_ATTEMPTS]
-local out, at = { 0, ledger.number, ledger.id, n[N_SHADOW], ttl, attempts }, 6
+local out, at = { status }, 1
+if status == 2 then
+  out, at = { status, l[L_NUMBER], l[L_ID], n[N_SHADOW], ttl, attempts }, 6
+end
+-- A release or an extension that finds no ledger makes none.
+local fresh = created
 -- Most records of a batch are equal.
 local memo_expires, memo_deposit, memo_record
 local p = 1
-for i = 1, #ARGV - 6 do
+for i = 1, count do
   local id, kind = ARGV[6 + i], string.byte(steps, p)
   p = p + 1
 
@@ -403,7 +281,7 @@ for i = 1, #ARGV - 6 do
   end
 
   if kind == RESERVE then
-    ledger.fresh = false
+    fresh = false
     local cause, time_left, max_wait, permit_ttl, priority, no_release, key, count_of_costs, costs
     number, cause, time_left, max_wait, permit_ttl, priority, no_release, key, count_of_costs, p =
       struct.unpack(RESERVE_FORMAT, steps, p)
@@ -436,7 +314,7 @@ for i = 1, #ARGV - 6 do
       code = 0
     elseif costs then
       for j = 1, #costs, 2 do
-        if not code and not unit_at(n, costs[j]) then
+        if not code and not find_unit(l, costs[j]) then
           out[at + 1], out[at + 2] = 31, costs[j]
           at = at + 2
           code = 31
@@ -449,10 +327,24 @@ for i = 1, #ARGV - 6 do
         out[at] = 32
         code = 32
       else
-        reason = judge_operation(operation, fingerprint, number, now)
+        if not operation then
+          reason = number ~= 1 and OUT_OF_ORDER or nil
+        elseif operation[O_FINGERPRINT] ~= fingerprint then
+          reason = CONFLICT
+        elseif operation[O_TERMINAL] == TERMINAL_OUTCOME_UNKNOWN then
+          reason = OUTCOME_UNKNOWN
+        elseif operation[O_TERMINAL] ~= 0 then
+          reason = COMPLETED
+        elseif now >= operation[O_EXPIRES] then
+          reason = OUT_OF_ORDER
+        elseif number <= operation[O_USED] and operation[O_OPEN] > 0 and now < operation[O_OPEN_UNTIL] then
+          reason = IN_PROGRESS
+        elseif number ~= operation[O_USED] + 1 then
+          reason = OUT_OF_ORDER
+        end
         if reason then
           local counter = cause ~= 0 and RETRIES_DENIED or ORIGINALS_DENIED
-          counters[counter] = counters[counter] + 1
+          l[counter] = l[counter] + 1
           if reason == CONFLICT then
             out[at + 1], out[at + 2], out[at + 3], out[at + 4], out[at + 5] = 2, CONFLICT, 0, -1, 0
             at = at + 5
@@ -479,20 +371,24 @@ for i = 1, #ARGV - 6 do
       elseif number > attempts then
         reason, wait = ATTEMPT_LIMIT, 0
       else
-        local missing = cause ~= 0 and short(ledger.retry, n, N_RETRY, priority, retry_cost)
+        local missing = cause ~= 0 and short(l, L_RETRY, n, N_RETRY, priority, retry_cost)
         if missing then
           reason, wait = RETRY_BUDGET, missing
-        elseif no_release == 0 and ledger.in_flight >= n[N_MAX_IN_FLIGHT] - n[N_KEEP_IN_FLIGHT + priority] then
+        elseif no_release == 0 and l[L_IN_FLIGHT] >= n[N_MAX_IN_FLIGHT] - n[N_KEEP_IN_FLIGHT + priority] then
           reason, wait = IN_FLIGHT, -1
         else
           local short_unit
-          if costs then
-            short_unit, missing = judge_costs(ledger, n, priority, costs)
+          for j = 1, costs and #costs or 0, 2 do
+            if not short_unit and costs[j + 1] > 0 then
+              local unit_at, unit_n = find_unit(l, costs[j])
+              missing = short(l, unit_at, n, unit_n, priority, costs[j + 1])
+              short_unit = missing and costs[j]
+            end
           end
           if short_unit then
             reason, wait, unit = COST, missing, short_unit
           elseif n[N_LIMITED] == 1 then
-            missing = short(ledger.admission, n, N_ADMISSION, priority, TOKEN)
+            missing = short(l, L_ADMISSION, n, N_ADMISSION, priority, TOKEN)
             if missing then
               wait = missing
               if wait <= 0 or wait > max_wait or wait > n[N_MAX_WAIT] then
@@ -510,7 +406,7 @@ for i = 1, #ARGV - 6 do
           would_be, wait, retry_cost, costs, reason = reason, 0, 0, nil, nil
         else
           local counter = cause ~= 0 and RETRIES_DENIED or ORIGINALS_DENIED
-          counters[counter] = counters[counter] + 1
+          l[counter] = l[counter] + 1
           out[at + 1], out[at + 2], out[at + 3] = 2, reason, unit
           out[at + 4] = wait == 0 and -1 or wait
           out[at + 5] = wait == 0 and 1 or 0
@@ -524,11 +420,33 @@ for i = 1, #ARGV - 6 do
           permit_ttl = ttl
         end
         expires = now + wait + permit_ttl
+        permit, admission, deposited, earn = 0, 0, 0, 0
         if would_be == 0 then
-          permit, admission, deposited, earn = charge_all(ledger, n, no_release, cause, retry_cost, costs)
+          earn = n[N_EARN_ON_SUCCESS]
+          if no_release == 0 then
+            permit = 1
+            l[L_IN_FLIGHT] = l[L_IN_FLIGHT] + 1
+          end
+          if n[N_LIMITED] == 1 then
+            admission = 1
+            l[L_ADMISSION] = l[L_ADMISSION] - TOKEN
+          end
+          for j = 1, costs and #costs or 0, 2 do
+            local unit_at = find_unit(l, costs[j])
+            l[unit_at] = l[unit_at] - costs[j + 1]
+          end
+          if cause ~= 0 then
+            l[L_RETRY] = l[L_RETRY] - retry_cost
+            l[RETRIES_ADMITTED] = l[RETRIES_ADMITTED] + 1
+          else
+            if earn == 0 then
+              deposited = deposit(l, L_RETRY, n, N_RETRY, n[N_DEPOSIT])
+              bump(l, DEPOSITED, deposited)
+            end
+            l[ORIGINALS_ADMITTED] = l[ORIGINALS_ADMITTED] + 1
+          end
         else
-          permit, admission, deposited, earn = 0, 0, 0, 0
-          counters[WOULD_BE_DENIED] = counters[WOULD_BE_DENIED] + 1
+          l[WOULD_BE_DENIED] = l[WOULD_BE_DENIED] + 1
         end
         if key ~= 0 then
           if not operation then
@@ -563,29 +481,34 @@ for i = 1, #ARGV - 6 do
             end
           end
           -- Remembered where its expiry fits. A generation made under a longer permit life would return slots too late.
-          local newer = ledger.newer
+          local newer = l[L_NEWER]
           local older, last = 3 - newer, now + ttl * 2
-          if expires <= ends[newer] and ends[newer] <= last then
+          local newer_ends, older_ends = l[L_END + 2 * newer], l[L_END + 2 * older]
+          if expires <= newer_ends and newer_ends <= last then
             where = newer
-          elseif expires <= ends[older] and ends[older] <= last then
+          elseif expires <= older_ends and older_ends <= last then
             where = older
-          elseif expires <= last and (ends[older] == 0 or ends[newer] == 0) then
-            where = ends[older] == 0 and older or newer
-            ledger.newer = where
-            ends[where] = last
+          elseif expires <= last and (older_ends == 0 or newer_ends == 0) then
+            where = older_ends == 0 and older or newer
+            l[L_NEWER], l[L_END + 2 * where] = where, last
           else
             where = QUEUE
           end
           if where == QUEUE then
-            due(ledger, id, expires)
-            ledger.queued = ledger.queued + 1
-            ledger.queue_permits = ledger.queue_permits + permit
+            dues = dues or {}
+            dues[id] = expires
+            l[L_QUEUED] = l[L_QUEUED] + 1
+            l[L_QUEUE_PERMITS] = l[L_QUEUE_PERMITS] + permit
           else
-            permits[where] = permits[where] + permit
+            l[L_PERMITS + 2 * where] = l[L_PERMITS + 2 * where] + permit
           end
           local list = writes[where]
-          local size = #list
-          list[size + 1], list[size + 2] = id, record
+          if list then
+            local size = #list
+            list[size + 1], list[size + 2] = id, record
+          else
+            writes[where] = { id, record }
+          end
         end
         if plain then
           at = at + 1
@@ -622,43 +545,63 @@ for i = 1, #ARGV - 6 do
         if not_sent == 0 and outcome == ABANDONED then
           closed = CLOSED_WITH_PERMIT
         else
-          ledger.in_flight = ledger.in_flight - 1
+          l[L_IN_FLIGHT] = l[L_IN_FLIGHT] - 1
           if where == QUEUE then
-            ledger.queue_permits = ledger.queue_permits - 1
+            l[L_QUEUE_PERMITS] = l[L_QUEUE_PERMITS] - 1
           else
-            permits[where] = permits[where] - 1
+            l[L_PERMITS + 2 * where] = l[L_PERMITS + 2 * where] - 1
           end
         end
       end
       local list = writes[where]
-      local size = #list
-      list[size + 1], list[size + 2] = id, closed
+      if list then
+        local size = #list
+        list[size + 1], list[size + 2] = id, closed
+      else
+        writes[where] = { id, closed }
+      end
       local operation = key ~= 0 and operations[key]
       if operation then
         operations_dirty[key] = true
         operation[O_OPEN] = math.max(0, operation[O_OPEN] - 1)
       end
       if not_sent == 1 then
-        counters[NOT_SENT] = counters[NOT_SENT] + 1
+        l[NOT_SENT] = l[NOT_SENT] + 1
         if admission == 1 and n[N_LIMITED] == 1 then
-          deposit(ledger.admission, n, N_ADMISSION, TOKEN)
+          deposit(l, L_ADMISSION, n, N_ADMISSION, TOKEN)
         end
         for from = DETAIL_BYTES + 1, #record, COST_BYTES do
           local unit, amount = struct.unpack(COST_FORMAT, record, from)
-          refund(ledger, n, unit, amount)
+          local unit_at, unit_n = find_unit(l, unit)
+          if unit_at then
+            deposit(l, unit_at, n, unit_n, amount)
+          end
         end
-        deposit(ledger.retry, n, N_RETRY, retry_cost)
+        deposit(l, L_RETRY, n, N_RETRY, retry_cost)
         -- What was earned and is already spent becomes a debt that later deposits pay.
-        charge(ledger.retry, n, N_RETRY, deposited)
+        charge(l, L_RETRY, n, N_RETRY, deposited)
         if operation and operation[O_USED] == number then
           operation[O_USED] = number - 1
         end
       else
         if outcome == ACCOUNT then
-          counters[ACCOUNT_SIGNALS] = counters[ACCOUNT_SIGNALS] + 1
+          l[ACCOUNT_SIGNALS] = l[ACCOUNT_SIGNALS] + 1
         end
-        if costs and would_be == 0 then
-          settle(ledger, n, record, costs)
+        -- Actual costs settle the estimates of the record.
+        for j = 1, costs and would_be == 0 and #costs or 0, 2 do
+          local more = costs[j + 1]
+          for from = DETAIL_BYTES + 1, #record, COST_BYTES do
+            local unit, estimate = struct.unpack(COST_FORMAT, record, from)
+            if unit == costs[j] then
+              more = more - estimate
+            end
+          end
+          local unit_at, unit_n = find_unit(l, costs[j])
+          if unit_at and more < 0 then
+            deposit(l, unit_at, n, unit_n, -more)
+          elseif unit_at then
+            bump(l, OVERUSE, charge(l, unit_at, n, unit_n, more))
+          end
         end
         local succeeded = earn == 1 and outcome == SUCCESS
         local earned = succeeded and key == 0
@@ -674,7 +617,7 @@ for i = 1, #ARGV - 6 do
           end
         end
         if earned then
-          bump(counters, DEPOSITED, deposit(ledger.retry, n, N_RETRY, n[N_DEPOSIT]))
+          bump(l, DEPOSITED, deposit(l, L_RETRY, n, N_RETRY, n[N_DEPOSIT]))
         end
       end
     end
@@ -693,20 +636,22 @@ for i = 1, #ARGV - 6 do
         expires = until_ms
         record = struct.pack(RECORD_FORMAT, expires, permit, admission, deposited, retry_cost, earn, would_be)
           .. string.sub(record, DETAIL_AT)
-        if where == QUEUE or expires > ends[where] then
+        if where == QUEUE or expires > l[L_END + 2 * where] then
           if where ~= QUEUE then
-            permits[where] = permits[where] - permit
-            ledger.queued = ledger.queued + 1
-            ledger.queue_permits = ledger.queue_permits + permit
+            l[L_PERMITS + 2 * where] = l[L_PERMITS + 2 * where] - permit
+            l[L_QUEUED] = l[L_QUEUED] + 1
+            l[L_QUEUE_PERMITS] = l[L_QUEUE_PERMITS] + permit
             left_generation = left_generation or { {}, {} }
             local left = left_generation[where]
             left[#left + 1] = id
           end
-          due(ledger, id, expires)
+          dues = dues or {}
+          dues[id] = expires
           where = QUEUE
         end
-        local list = writes[where]
+        local list = writes[where] or {}
         list[#list + 1], list[#list + 2] = id, record
+        writes[where] = list
       end
       out[at] = 21
       at = at + 1
@@ -715,8 +660,8 @@ for i = 1, #ARGV - 6 do
   end
 end
 
--- Write. A release or an extension that finds no ledger makes none.
-if ledger.fresh then
+-- Write.
+if fresh then
   return out
 end
 if created and redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4], KEYS[5]) > 0 then
@@ -724,18 +669,18 @@ if created and redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4], KEYS[5]) > 0 then
   -- for first: a script whose first write frees memory is not stopped when there is none left.
   redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
 end
-if ledger.first_ended then
-  redis.call('UNLINK', KEYS[2])
+if ended then
+  redis.call('UNLINK', unpack(ended))
 end
-if ledger.second_ended then
-  redis.call('UNLINK', KEYS[3])
-end
-if ledger.has_dues then
+if dues then
   local scores, gone = {}, {}
-  for id, at_ms in pairs(ledger.dues) do
+  for id, at_ms in pairs(dues) do
     if at_ms then
       scores[#scores + 1] = at_ms
       scores[#scores + 1] = id
+      if at_ms > l[L_QUEUE_UNTIL] then
+        l[L_QUEUE_UNTIL] = at_ms
+      end
     else
       gone[#gone + 1] = id
     end
@@ -746,26 +691,24 @@ if ledger.has_dues then
   end
   if #scores > 0 then
     redis.call('ZADD', KEYS[5], unpack(scores))
-    redis.call('PEXPIRE', KEYS[5], ledger.queue_until - now + ttl + PEXPIRE_SLACK_MS)
+    redis.call('PEXPIRE', KEYS[5], l[L_QUEUE_UNTIL] - now + ttl + PEXPIRE_SLACK_MS)
   end
 end
-for where = 1, QUEUE do
-  local list = writes[where]
-  if #list > 0 then
-    local key = KEYS[where + 1]
-    local added = redis.call('HSET', key, unpack(list))
-    if where == QUEUE then
-      redis.call('PEXPIRE', key, math.max(0, ledger.queue_until - now) + ttl + PEXPIRE_SLACK_MS)
-    else
-      if added > 0 then
-        redis.call('PEXPIRE', key, ends[where] - now + PEXPIRE_SLACK_MS)
-      end
-      if added > 0 and sizes[where] <= COMPACT_MAX then
-        sizes[where] = math.min(sizes[where] + added, SIZE_MAX)
-        if sizes[where] > COMPACT_MAX then
-          redis.call('HSET', key, '', string.rep('0', LONG_VALUE_BYTES))
-        end
-      end
+for where, list in pairs(writes) do
+  local key = KEYS[where + 1]
+  local added = #list > 0 and redis.call('HSET', key, unpack(list)) or 0
+  if where == QUEUE then
+    redis.call('PEXPIRE', key, math.max(0, l[L_QUEUE_UNTIL] - now) + ttl + PEXPIRE_SLACK_MS)
+  elseif added > 0 then
+    local found = where == 1 and first or where == 2 and second
+    local marked, size = found and found[count + 1], l[L_SIZE + where]
+    l[L_SIZE + where] = math.min(size + added, SIZE_MAX)
+    if not marked or (size <= COMPACT_MAX and size + added > COMPACT_MAX) then
+      redis.call('HSET', key, '', string.rep('0', size + added > COMPACT_MAX and LONG_VALUE_BYTES or 0))
+    end
+    if not marked then
+      -- Its end stands, so this holds for its whole life.
+      redis.call('PEXPIRE', key, l[L_END + 2 * where] - now + PEXPIRE_SLACK_MS)
     end
   end
 end
@@ -783,15 +726,11 @@ if operations_dirty then
     redis.call('SET', KEYS[key], packed, 'PX', math.max(0, o[O_KEEP] - now) + PEXPIRE_SLACK_MS)
   end
 end
-local packed = struct.pack(HEAD_FORMAT, ledger.number, ledger.id, clock, now, ledger.admission[1], ledger.admission[2],
-  ledger.retry[1], ledger.retry[2], ledger.in_flight, ends[1], permits[1], ends[2], permits[2], ledger.newer, sizes[1],
-  sizes[2], ledger.queued, ledger.queue_permits, ledger.queue_until, counters[1], counters[2], counters[3], counters[4],
-  counters[5], counters[6], counters[7], counters[8], counters[9], counters[10], #ledger.units)
-for i = 1, #ledger.units do
-  local bucket = ledger.units[i]
-  packed = packed .. struct.pack(UNIT_FORMAT, bucket.id, bucket[1], bucket[2])
+local packed = struct.pack(HEAD_FORMAT, unpack(l, 1, L_UNIT_COUNT))
+for i = L_UNITS, #l, L_UNIT do
+  packed = packed .. struct.pack(UNIT_FORMAT, l[i], l[i + 1], l[i + 2])
 end
-packed = packed .. ledger.numbers
+packed = packed .. numbers
 if n[N_IDLE_TTL] > 0 then
   redis.call('SET', KEYS[1], packed, 'PX', n[N_IDLE_TTL])
 else

@@ -1,74 +1,79 @@
 -- Token-bucket arithmetic: the only other copy of budget/src/bucket.rs, same names, same order, same units.
 -- Pure: works on tables, touches no key. Put in front of every script.
 --
--- A bucket is {balance_micros, remainder}. Its numbers stand in the list n of a policy's numbers from index i on: num,
--- den, burst, keep of each priority.
+-- A bucket is two numbers in a list b: its balance at index at, its remainder behind. A policy's numbers for it stand in
+-- the list n from index i on: num, den, burst, keep of each priority.
 --
 -- Names marked <const> are replaced by their values when the scripts are loaded (Lua 5.1 has no constants, and a
 -- variable would cost every function that uses it). x - x % 1 is x rounded down.
+--
+-- Redis makes each function of a script anew at every call, used or not, and a table costs three times as much. So there
+-- are few of either.
 
 local EXACT_MAX <const> = 9007199254740991
 local TOKEN <const> = 1000000
--- A policy's numbers as they are packed, and where they stand in the list. Units follow: an id, then a bucket.
-local NUMBERS_FORMAT <const> = '>BBBi7i4i7i7i7i7i4i4i4i4i4i4i7i4i7i7i7i7i4Bi4i4i4i4i4i2i5i4i5'
+-- A policy's numbers as they are packed, and where they stand in the list; those that every step needs come first. Units
+-- follow: an id, then a bucket.
+local NUMBERS_FORMAT <const> = '>Bi7i4i7i7i7i7i4i4i4i4i4i4Bi5i7i4i7i7i7i7BBi4i4i4i4i4i4i2i5i4'
+local COMMON_NUMBERS_FORMAT <const> = '>Bi7i4i7i7i7i7i4i4i4i4i4i4Bi5i7i4i7'
 local NUMBERS_BYTES <const> = 146
 local UNIT_NUMBERS_FORMAT <const> = '>i7i7i4i7i7i7i7'
 local UNIT_NUMBERS_BYTES <const> = 46
-local N_SHADOW <const> = 1
-local N_RETRIES_OFF <const> = 2
-local N_LIMITED <const> = 3
-local N_ADMISSION <const> = 4
-local N_MAX_IN_FLIGHT <const> = 10
-local N_KEEP_IN_FLIGHT <const> = 10
-local N_PERMIT_TTL <const> = 14
-local N_MAX_WAIT <const> = 15
+local N_LIMITED <const> = 1
+local N_ADMISSION <const> = 2
+local N_MAX_IN_FLIGHT <const> = 8
+local N_KEEP_IN_FLIGHT <const> = 8
+local N_PERMIT_TTL <const> = 12
+local N_DEPOSIT <const> = 13
+local N_EARN_ON_SUCCESS <const> = 14
+local N_IDLE_TTL <const> = 15
 local N_RETRY <const> = 16
-local N_DEPOSIT <const> = 22
-local N_EARN_ON_SUCCESS <const> = 23
-local N_RETRY_COST <const> = 23
-local N_MAX_ATTEMPTS <const> = 29
-local N_RETENTION <const> = 30
-local N_ABSENT_ADMISSION <const> = 31
-local N_IDLE_TTL <const> = 32
+local N_SHADOW <const> = 22
+local N_RETRIES_OFF <const> = 23
+local N_MAX_WAIT <const> = 24
+local N_RETRY_COST <const> = 24
+local N_MAX_ATTEMPTS <const> = 30
+local N_RETENTION <const> = 31
+local N_ABSENT_ADMISSION <const> = 32
 local N_UNITS <const> = 33
 local UNIT_NUMBERS <const> = 7
 
-local function unpack_numbers(packed)
-  local n = { struct.unpack(NUMBERS_FORMAT, packed) }
+-- The numbers that stand in a text from a position on, as a list.
+local function unpack_numbers(packed, from)
+  local n = { struct.unpack(NUMBERS_FORMAT, packed, from) }
   -- The position after the last one, overwritten by the first unit or dropped.
   n[N_UNITS] = nil
-  for from = NUMBERS_BYTES + 1, #packed, UNIT_NUMBERS_BYTES do
-    local at = N_UNITS + (from - NUMBERS_BYTES - 1) / UNIT_NUMBERS_BYTES * UNIT_NUMBERS
+  local at = N_UNITS
+  for unit_from = from + NUMBERS_BYTES, #packed, UNIT_NUMBERS_BYTES do
     n[at], n[at + 1], n[at + 2], n[at + 3], n[at + 4], n[at + 5], n[at + 6] =
-      struct.unpack(UNIT_NUMBERS_FORMAT, packed, from)
+      struct.unpack(UNIT_NUMBERS_FORMAT, packed, unit_from)
+    at = at + UNIT_NUMBERS
   end
   return n
 end
 
-local function refill(b, n, i, elapsed_ms)
-  local num = n[i]
+-- Takes and returns balance and remainder, since these need not stand in a list.
+local function refill(balance, remainder, num, den, burst, elapsed_ms)
   if num > 0 and elapsed_ms > 0 then
-    local den = n[i + 1]
     -- The longest time whose refill is computed exactly; always enough to fill the bucket from its deepest debt.
     local most = (EXACT_MAX - 2 * den - num) / num
     most = most - most % 1
     if elapsed_ms > most then
       elapsed_ms = most
     end
-    local total = num * elapsed_ms + b[2]
+    local total = num * elapsed_ms + remainder
     local earned = total / den
     earned = earned - earned % 1
-    b[2] = total - earned * den
-    b[1] = b[1] + earned
+    balance, remainder = balance + earned, total - earned * den
   end
-  local burst = n[i + 2]
-  if b[1] >= burst then
-    b[1], b[2] = burst, 0
+  if balance >= burst then
+    return burst, 0
   end
+  return balance, remainder
 end
 
 -- nil if the class may withdraw cost; 0 if it never can; -1 if no rate will help; else how long to wait.
-local function short(b, n, i, priority, cost)
+local function short(b, at, n, i, priority, cost)
   local burst = n[i + 2]
   if cost > burst then
     return 0
@@ -77,7 +82,7 @@ local function short(b, n, i, priority, cost)
   if keep > burst - cost then
     keep = burst - cost
   end
-  local missing = cost + keep - b[1]
+  local missing = cost + keep - b[at]
   if missing <= 0 then
     return nil
   end
@@ -85,48 +90,38 @@ local function short(b, n, i, priority, cost)
   if num == 0 then
     return -1
   end
-  local wait = (missing * n[i + 1] - b[2] + num - 1) / num
+  local wait = (missing * n[i + 1] - b[at + 1] + num - 1) / num
   wait = wait - wait % 1
   return wait > 1 and wait or 1
 end
 
-local function deposit(b, n, i, amount)
-  local room = n[i + 2] - b[1]
+local function deposit(b, at, n, i, amount)
+  local room = n[i + 2] - b[at]
   if room < 0 then
     room = 0
   end
   if amount > room then
     amount = room
   end
-  b[1] = b[1] + amount
+  b[at] = b[at] + amount
   return amount
 end
 
-local function charge(b, n, i, amount)
-  local taken = b[1] + n[i + 2]
+local function charge(b, at, n, i, amount)
+  local taken = b[at] + n[i + 2]
   if taken < 0 then
     taken = 0
   end
   if taken > amount then
     taken = amount
   end
-  b[1] = b[1] - taken
+  b[at] = b[at] - taken
   return amount - taken
 end
 
-local function adopt(b, n, i)
+local function adopt(b, at, n, i)
   local num, den, burst = n[i], n[i + 1], n[i + 2]
   local debt_max = (EXACT_MAX - 2 * (num + den)) / den
   debt_max = debt_max - debt_max % 1 - burst
-  b[1], b[2] = math.max(math.min(b[1], burst), -debt_max), 0
-end
-
--- A unit's place in the list of numbers, or nil.
-local function unit_at(n, id)
-  for i = N_UNITS, #n, UNIT_NUMBERS do
-    if n[i] == id then
-      return i
-    end
-  end
-  return nil
+  b[at], b[at + 1] = math.max(math.min(b[at], burst), -debt_max), 0
 end

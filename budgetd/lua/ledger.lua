@@ -1,95 +1,82 @@
--- Loading a ledger and bringing it to the present: the mirror of Ledger::new and Ledger::begin in
--- budget/src/ledger.rs. Reads keys, writes none. Put after bucket.lua.
+-- Brings the ledger that read.lua has read to the present, at the numbers of its last call: the mirror of the first half of
+-- Ledger::begin in budget/src/ledger.rs. Writes nothing. What comes behind finds l, the ledger, or nil if there is none,
+-- and n, its numbers.
 --
 -- A ledger is one string: a fixed head, the cost units' buckets, and the policy's numbers as they were received.
 -- Integers of seven bytes hold everything below 2^53 exactly.
 
-local HEAD_FORMAT <const> = '>i7i7i7i7i7i4i7i4i4i7i4i7i4BBBi4i4i7i6i6i6i6i6i6i7i7i6i6B'
+local HEAD_FORMAT <const> = '>i7i7i7i7i7i4i7i4i4i7i4i7i4BBBi4i6i7i4i7i6i6i6i6i6i7i6i6B'
+-- Its beginning: all that changes often.
+local COMMON_HEAD_FORMAT <const> = '>i7i7i7i7i7i4i7i4i4i7i4i7i4BBBi4i6i7'
+local COMMON_HEAD_BYTES <const> = 96
 local HEAD_BYTES <const> = 157
 local UNIT_FORMAT <const> = '>i7i7i4'
 local UNIT_BYTES <const> = 18
+-- Where things stand in the list.
+local L_NUMBER <const> = 1
+local L_ID <const> = 2
+local L_CLOCK <const> = 3
+local L_NOW <const> = 4
+local L_ADMISSION <const> = 5
+local L_RETRY <const> = 7
+local L_IN_FLIGHT <const> = 9
+-- End and permits of generation g stand at these + 2 * g, its size, as far as it matters, at that + g.
+local L_END <const> = 8
+local L_PERMITS <const> = 9
+local L_NEWER <const> = 14
+local L_SIZE <const> = 14
+local L_QUEUED <const> = 17
+local ORIGINALS_ADMITTED <const> = 18
+local DEPOSITED <const> = 19
+local L_QUEUE_PERMITS <const> = 20
+local L_QUEUE_UNTIL <const> = 21
+-- The other counters.
+local RETRIES_ADMITTED <const> = 22
+local ORIGINALS_DENIED <const> = 23
+local RETRIES_DENIED <const> = 24
+local NOT_SENT <const> = 25
+local PERMITS_EXPIRED <const> = 26
+local OVERUSE <const> = 27
+local ACCOUNT_SIGNALS <const> = 28
+local WOULD_BE_DENIED <const> = 29
+local L_UNIT_COUNT <const> = 30
+-- Each unit: an id, then a bucket.
+local L_UNITS <const> = 31
+local L_UNIT <const> = 3
 
-local function clock_ms(injected)
-  if injected ~= '' then
-    return tonumber(injected)
+local l, n, numbers_from
+if stored then
+  if #stored < HEAD_BYTES + NUMBERS_BYTES then
+    return redis.error_reply('CORRUPT ledger cannot be read')
   end
-  local time = redis.call('TIME')
-  local ms = time[2] / 1000
-  return time[1] * 1000 + ms - ms % 1
+  l = { struct.unpack(HEAD_FORMAT, stored) }
+  -- The position after the last one, overwritten by the first unit or dropped.
+  l[L_UNITS] = nil
+  local count = l[L_UNIT_COUNT]
+  numbers_from = HEAD_BYTES + count * UNIT_BYTES + 1
+  if #stored ~= numbers_from - 1 + NUMBERS_BYTES + count * UNIT_NUMBERS_BYTES then
+    return redis.error_reply('CORRUPT ledger cannot be read')
+  end
+  for i = 0, count - 1 do
+    local at = L_UNITS + i * L_UNIT
+    l[at], l[at + 1], l[at + 2] = struct.unpack(UNIT_FORMAT, stored, HEAD_BYTES + 1 + i * UNIT_BYTES)
+  end
+  n = unpack_numbers(stored, numbers_from)
 end
 
--- The ledger as stored, nil if there is none, or false if it cannot be read.
-local function load_ledger(key)
-  local packed = redis.call('GET', key)
-  if not packed then
-    return nil
-  end
-  local bytes = #packed
-  if bytes < HEAD_BYTES + NUMBERS_BYTES then
-    return false
-  end
-  local l = { admission = { 0, 0 }, retry = { 0, 0 }, units = {}, ends = { 0, 0 }, permits = { 0, 0 },
-    sizes = { 0, 0 } }
-  local admission, retry, ends, permits, c, count = l.admission, l.retry, l.ends, l.permits, {}, 0
-  l.number, l.id, l.clock, l.now, admission[1], admission[2], retry[1], retry[2], l.in_flight, ends[1], permits[1],
-    ends[2], permits[2], l.newer, l.sizes[1], l.sizes[2], l.queued, l.queue_permits, l.queue_until, c[1], c[2],
-    c[3], c[4], c[5], c[6], c[7], c[8], c[9], c[10], count = struct.unpack(HEAD_FORMAT, packed)
-  l.counters = c
-  if bytes ~= HEAD_BYTES + NUMBERS_BYTES + count * (UNIT_BYTES + UNIT_NUMBERS_BYTES) then
-    return false
-  end
-  local from = HEAD_BYTES + 1
-  for i = 1, count do
-    local id, balance, remainder = struct.unpack(UNIT_FORMAT, packed, from)
-    l.units[i] = { balance, remainder, id = id }
-    from = from + UNIT_BYTES
-  end
-  -- The numbers it was last decided with.
-  l.numbers = string.sub(packed, from)
-  return l
-end
-
-local function new_ledger(number, id, packed, n, clock)
-  local units = {}
-  for i = N_UNITS, #n, UNIT_NUMBERS do
-    units[#units + 1] = { 0, 0, id = n[i] }
-  end
-  return {
-    number = number,
-    id = id,
-    clock = clock,
-    now = clock,
-    admission = { n[N_ABSENT_ADMISSION], 0 },
-    retry = { 0, 0 },
-    units = units,
-    in_flight = 0,
-    -- End, permits and size (as far as it matters) of the two generations, and which of them is the newer.
-    ends = { 0, 0 },
-    permits = { 0, 0 },
-    sizes = { 0, 0 },
-    newer = 1,
-    queued = 0,
-    queue_permits = 0,
-    queue_until = 0,
-    counters = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 },
-    numbers = packed,
-    fresh = true,
-  }
-end
-
--- Adds what the time since the last call earns, at the numbers of the last call.
-local function advance(ledger, n, clock)
-  local elapsed = clock - ledger.clock
+if l then
+  local elapsed = clock - l[L_CLOCK]
   if elapsed < 0 then
     elapsed = 0
   end
-  ledger.clock = clock
-  ledger.now = ledger.now + elapsed
+  l[L_CLOCK] = clock
+  l[L_NOW] = l[L_NOW] + elapsed
   if n[N_LIMITED] == 1 then
-    refill(ledger.admission, n, N_ADMISSION, elapsed)
+    l[L_ADMISSION], l[L_ADMISSION + 1] = refill(l[L_ADMISSION], l[L_ADMISSION + 1], n[N_ADMISSION], n[N_ADMISSION + 1], n[N_ADMISSION + 2], elapsed)
   end
-  refill(ledger.retry, n, N_RETRY, elapsed)
-  for i = 1, #ledger.units do
-    refill(ledger.units[i], n, N_UNITS + (i - 1) * UNIT_NUMBERS + 1, elapsed)
+  l[L_RETRY], l[L_RETRY + 1] = refill(l[L_RETRY], l[L_RETRY + 1], n[N_RETRY], n[N_RETRY + 1], n[N_RETRY + 2], elapsed)
+  for i = 0, l[L_UNIT_COUNT] - 1 do
+    local at, i_n = L_UNITS + i * L_UNIT + 1, N_UNITS + i * UNIT_NUMBERS + 1
+    l[at], l[at + 1] = refill(l[at], l[at + 1], n[i_n], n[i_n + 1], n[i_n + 2], elapsed)
   end
 end

@@ -3,27 +3,23 @@
 -- ARGV    now_ms, or "" for the server's time
 -- Returns {0} if there is no state, else {1, version number, version id, shadow, limited, admission balance, retry
 -- balance, in flight, ten counters, then id and balance of each unit}.
-local ledger = load_ledger(KEYS[1])
-if ledger == nil then
+if not l then
   return { 0 }
 end
-if not ledger then
-  return redis.error_reply('CORRUPT ledger cannot be read')
-end
-local n = unpack_numbers(ledger.numbers)
-advance(ledger, n, clock_ms(ARGV[1]))
-local in_flight = ledger.in_flight
+local in_flight = l[L_IN_FLIGHT]
 for g = 1, 2 do
-  if ledger.ends[g] ~= 0 and ledger.ends[g] <= ledger.now then
-    in_flight = in_flight - ledger.permits[g]
+  local ends = l[L_END + 2 * g]
+  if ends ~= 0 and ends <= l[L_NOW] then
+    in_flight = in_flight - l[L_PERMITS + 2 * g]
   end
 end
 local out = {
-  1, ledger.number, ledger.id, n[N_SHADOW], n[N_LIMITED], ledger.admission[1], ledger.retry[1], in_flight,
-  unpack(ledger.counters),
+  1, l[L_NUMBER], l[L_ID], n[N_SHADOW], n[N_LIMITED], l[L_ADMISSION], l[L_RETRY], in_flight,
+  l[ORIGINALS_ADMITTED], l[RETRIES_ADMITTED], l[ORIGINALS_DENIED], l[RETRIES_DENIED], l[NOT_SENT], l[PERMITS_EXPIRED],
+  l[DEPOSITED], l[OVERUSE], l[ACCOUNT_SIGNALS], l[WOULD_BE_DENIED],
 }
-for i = 1, #ledger.units do
-  out[#out + 1] = ledger.units[i].id
-  out[#out + 1] = ledger.units[i][1]
+for i = L_UNITS, #l, L_UNIT do
+  out[#out + 1] = l[i]
+  out[#out + 1] = l[i + 1]
 end
 return out

@@ -37,14 +37,16 @@ const CALLS_PER_WORLD: usize = 1_500;
 /// Each kind of answer must be seen this often per million steps.
 const SEEN_MIN_PER_MILLION: u64 = 1_000;
 
-/// The script that shows the whole state: what every script about a ledger begins with, the formats of `apply.lua`, and its
-/// own text.
+/// The script that shows the whole state: the formats of `apply.lua` and of what it begins with, and its own text.
 fn dump_script() -> Script {
-    let apply = include_str!("../../budgetd/lua/apply.lua");
+    let apply = concat!(
+        include_str!("../../budgetd/lua/bucket.lua"),
+        include_str!("../../budgetd/lua/ledger.lua"),
+        include_str!("../../budgetd/lua/apply.lua")
+    );
     let constants =
         apply.lines().filter(|line| line.contains(" <const> = ")).fold(String::new(), |all, line| all + line + "\n");
-    let prelude = concat!(include_str!("../../budgetd/lua/bucket.lua"), include_str!("../../budgetd/lua/ledger.lua"));
-    Script::new(&[prelude, &constants, include_str!("differential/dump.lua")].concat())
+    Script::new(&[&constants, include_str!("differential/dump.lua")].concat())
 }
 
 /// One call of `apply.lua`.
@@ -272,8 +274,9 @@ fn run(flavour: Flavour, steps_wanted: u64) {
         let replies: Vec<Value> = pipeline.query(&mut connection).expect("replies");
         for ((world, round), reply) in worlds.iter_mut().zip(&rounds).zip(replies.chunks(2)) {
             let context = || format!("{} call {}: {:#?}", world.name, world.calls, round.call);
-            let answered = read_reply(reply[0].clone(), round.call.steps.iter())
-                .unwrap_or_else(|error| panic!("{error}: {:?} in {}", reply[0], context()));
+            let answered =
+                read_reply(reply[0].clone(), round.call.version, &round.call.numbers, round.call.steps.iter())
+                    .unwrap_or_else(|error| panic!("{error}: {:?} in {}", reply[0], context()));
             match (&round.expected, &answered) {
                 (Ok(expected), Reply::Done { answers, version, .. }) => {
                     assert_eq!(answers, expected, "answers differ (left Redis) in {}", context());

@@ -163,7 +163,7 @@ async fn a_replica_with_old_policies_decides_by_the_new_ones() {
     let [first, second] = [Replica::connect(&server.url()).await, Replica::connect(&server.url()).await];
     first.put("a", "operation.max_attempts = 2").await;
     assert!(first.admits("a", fresh_id()).await);
-    // The second has not polled yet, or is about to; its call must be decided by what the ledger knows either way.
+    // Nobody polls for the second: its call must be decided by what the ledger knows.
     let answered = second.step("a", original(fresh_id())).await.unwrap();
     assert_eq!(answered.version, first.policies.snapshot().version());
     let Answer::Admitted(admitted) = answered.answer else { panic!("unlimited") };
@@ -353,6 +353,12 @@ async fn a04_every_key_of_an_unnamed_dependency_expires() {
     server.cli(&["PERSIST", "budgetd:{other}:s"]);
     let _either = replica.answer("other", original(fresh_id())).await;
     assert_ne!(server.cli(&["PTTL", "budgetd:{other}:s"]), Value::Int(-1));
+
+    // A generation that was evicted and is made again has one too.
+    assert_eq!(server.cli(&["DEL", "budgetd:{fam/a}:b"]), Value::Int(1));
+    assert!(replica.admits("fam/a", fresh_id()).await);
+    assert_ne!(server.cli(&["PTTL", "budgetd:{fam/a}:b"]), Value::Int(-1));
+    assert_eq!(server.cli(&["HLEN", "budgetd:{fam/a}:b"]), Value::Int(2), "the reservation and the marker");
 }
 
 /// Seen to fail with a permit taken from the count for unknown reservations too: -50 are in flight.

@@ -1,6 +1,8 @@
 //! Arguments, tables and documents, without a server.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod checked;
+mod leases;
 mod served;
 
 use budget::{
@@ -36,6 +38,7 @@ fn the_definition_is_sound() {
 fn arguments_that_make_sense() {
     let lines = [
         "b check policies.toml",
+        "b check policies.toml --holders 200 --replicas 3 --beyond 0 --window 1m --json",
         "b reserve payments",
         "b reserve payments --attempt 2 --cause timeout --priority critical --cost a=b=1.5 --cost usd=0.000001 --json",
         "b reserve payments --time-left 2s --max-wait 1s --permit-ttl 60s --id 00112233445566778899aabbccddeeff",
@@ -53,6 +56,9 @@ fn arguments_that_make_sense() {
         "b status a b --watch --every 500ms",
         "b retries off payments --why incident",
         "b retries on --all",
+        "b check policies.toml --config budgetd.toml --json",
+        "b holders payments --json",
+        "b lease revoke payments pod-1 --why incident",
     ];
     for line in lines {
         assert!(parse(line).is_ok(), "{line}: {}", parse(line).unwrap_err());
@@ -63,6 +69,10 @@ fn arguments_that_make_sense() {
 fn arguments_that_make_none_are_usage_errors() {
     let lines = [
         "b check",
+        "b check policies.toml --holders 0",
+        "b check policies.toml --holders 1000001",
+        "b check policies.toml --replicas -1",
+        "b check policies.toml --window 0s",
         "b reserve",
         "b reserve payments --attempt -1",
         "b reserve payments --attempt 4294967296",
@@ -101,6 +111,10 @@ fn arguments_that_make_none_are_usage_errors() {
         "b retries off",
         "b retries off payments --all",
         "b retries maybe payments",
+        "b holders",
+        "b lease",
+        "b lease revoke payments",
+        "b lease grant payments pod-1",
     ];
     for line in lines {
         let error = parse(line).err().unwrap_or_else(|| panic!("{line} was accepted"));
@@ -231,6 +245,7 @@ fn payments(counters: Counters) -> DependencyStatus {
         max_in_flight: Some(200),
         counters,
         ledger_version: Some(PolicyVersion { number: 3, id: 99 }),
+        lending: None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the conversions accept, what they refuse and how, and that nothing gets lost on the way.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod holders;
 mod leases;
 mod random;
 mod requests;

@@ -135,8 +135,6 @@ pub const fn reservation_of(step: &Step) -> ReservationId {
 pub fn pack_numbers(numbers: &Numbers) -> Vec<u8> {
     let mut packing = Packing::default();
     let unlimited = BucketNumbers { den: 1, ..BucketNumbers::default() };
-    packing.byte(numbers.shadow.into());
-    packing.byte(numbers.retries_off.into());
     packing.byte(numbers.admission.is_some().into());
     packing.bucket(&numbers.admission.unwrap_or(unlimited));
     packing.int::<4>(numbers.max_in_flight);
@@ -144,17 +142,19 @@ pub fn pack_numbers(numbers: &Numbers) -> Vec<u8> {
         packing.int::<4>(keep);
     }
     packing.int::<4>(numbers.permit_ttl_ms);
-    packing.int::<4>(numbers.max_wait_ms);
-    packing.bucket(&numbers.retry);
     packing.int::<4>(numbers.deposit_micros);
     packing.byte(numbers.earn_on_success.into());
+    packing.int::<5>(numbers.idle_ttl_ms);
+    packing.bucket(&numbers.retry);
+    packing.byte(numbers.shadow.into());
+    packing.byte(numbers.retries_off.into());
+    packing.int::<4>(numbers.max_wait_ms);
     for cost in numbers.retry_cost_micros {
         packing.int::<4>(cost);
     }
     packing.int::<2>(numbers.max_attempts);
     packing.int::<5>(numbers.retention_ms);
     packing.int::<4>(numbers.absent_admission_micros);
-    packing.int::<5>(numbers.idle_ttl_ms);
     for (unit, bucket) in &numbers.units {
         packing.int::<7>(unit.raw());
         packing.bucket(bucket);
@@ -270,23 +270,34 @@ impl<'a> Packing<'a> {
     }
 }
 
-/// Reads a reply of `apply.lua` to these steps.
+/// Reads a reply of `apply.lua` to these steps, which were sent with these numbers of this version.
 ///
 /// # Errors
 /// If it is not one the script gives to them.
-pub fn read_reply<'a>(reply: Value, steps: impl Iterator<Item = &'a Step>) -> Result<Reply, Unexpected> {
+pub fn read_reply<'a>(
+    reply: Value,
+    version: PolicyVersion,
+    numbers: &Numbers,
+    steps: impl Iterator<Item = &'a Step>,
+) -> Result<Reply, Unexpected> {
+    let reply = if let Value::Int(_) = reply { Value::Array(vec![Value::Int(0), reply]) } else { reply };
     let mut items = Items::of(reply)?;
-    let status = items.within("status", 0, 1)?;
-    let version = items.version()?;
-    let shadow = items.flag("shadow")?;
-    let defaults = Defaults {
-        permit_ttl_ms: items.amount("default permit_ttl")?,
-        max_attempts: items.amount("default attempts")?,
+    let (version, shadow, defaults) = match items.within("status", 0, 2)? {
+        0 => {
+            let defaults = Defaults { permit_ttl_ms: numbers.permit_ttl_ms, max_attempts: numbers.max_attempts };
+            (version, numbers.shadow, defaults)
+        }
+        1 => {
+            let version = items.version()?;
+            items.end()?;
+            return Ok(Reply::Stale { version });
+        }
+        _ => {
+            let (version, shadow) = (items.version()?, items.flag("shadow")?);
+            let permit_ttl_ms = items.amount("default permit_ttl")?;
+            (version, shadow, Defaults { permit_ttl_ms, max_attempts: items.amount("default attempts")? })
+        }
     };
-    if status == 1 {
-        items.end()?;
-        return Ok(Reply::Stale { version });
-    }
     let answers = steps.map(|step| items.answer(step, defaults)).collect::<Result<_, _>>()?;
     items.end()?;
     Ok(Reply::Done { version, shadow, answers })
@@ -344,6 +355,7 @@ pub(super) fn read_view(reply: Value) -> Result<Option<View>, Unexpected> {
         units,
         in_flight,
         counters: Counters::from_list(counters),
+        lending: None,
     }))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! | key | holds |
 //! |---|---|
-//! | `P:{tag}:s` | ledger (hash) |
+//! | `P:{tag}:s` | ledger (string) |
 //! | `P:{tag}:a`, `P:{tag}:b` | the two generations of reservations (hashes) |
 //! | `P:{tag}:l`, `P:{tag}:z` | long reservations (hash) and when they are due (sorted set) |
 //! | `P:{tag}:o:<operation id>` | a tracked operation (string) |

@@ -7,17 +7,25 @@ use std::{collections::HashMap, sync::LazyLock};
 
 use deadpool_redis::redis::{self, Cmd, cmd};
 
-/// What every script about a ledger begins with: arithmetic, then loading.
+/// What every script about a ledger has: arithmetic, reading, bringing to the present. `with` is put where a script may
+/// still do without the last.
 macro_rules! ledger_script {
-    ($file:literal) => {
-        concat!(include_str!("../../../lua/bucket.lua"), include_str!("../../../lua/ledger.lua"), include_str!($file))
+    ($($with:literal,)? then $file:literal) => {
+        concat!(
+            include_str!("../../../lua/bucket.lua"),
+            include_str!("../../../lua/read.lua"),
+            $(include_str!($with),)?
+            include_str!("../../../lua/ledger.lua"),
+            include_str!($file)
+        )
     };
 }
 
 /// Applies a batch of steps to one ledger.
-pub static APPLY: LazyLock<Script> = LazyLock::new(|| Script::new(ledger_script!("../../../lua/apply.lua")));
+pub static APPLY: LazyLock<Script> =
+    LazyLock::new(|| Script::new(ledger_script!("../../../lua/lone.lua", then "../../../lua/apply.lua")));
 /// Shows a ledger.
-pub(super) static VIEW: LazyLock<Script> = LazyLock::new(|| Script::new(ledger_script!("../../../lua/view.lua")));
+pub(super) static VIEW: LazyLock<Script> = LazyLock::new(|| Script::new(ledger_script!(then "../../../lua/view.lua")));
 /// Says that a replica lives.
 pub(super) static CONTACT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/contact.lua")));
 /// Enters dependencies into the index.

@@ -11,6 +11,10 @@ fn id(byte: u8) -> ReservationId {
     ReservationId([byte; 16])
 }
 
+fn numbers() -> Numbers {
+    Policy::new(Spec::default()).unwrap().numbers(false, false)
+}
+
 fn unit(name: &str) -> UnitId {
     UnitId::of(name).unwrap()
 }
@@ -107,7 +111,8 @@ fn numbers_are_packed_in_their_order_and_length() {
     let numbers = Policy::new(Spec::default()).unwrap().numbers(true, false);
     let packed = pack_numbers(&numbers);
     assert_eq!(packed.len(), 146, "NUMBERS_BYTES of bucket.lua");
-    assert_eq!(packed[..3], [0, 1, 0]);
+    assert_eq!(packed[0], 0, "not limited");
+    assert_eq!(packed[109..111], [0, 1], "shadow, retries off");
     let spec = Spec {
         units: vec![budget::policy::UnitLimit {
             name: "a".to_owned(),
@@ -158,7 +163,7 @@ fn answers_are_read_for_each_step() {
     let unit = unit("a");
     let mut reply = Vec::new();
     for list in [
-        &[0, 7, 8, 1, 60_000, 3][..],
+        &[2, 7, 8, 1, 60_000, 3][..],
         &[0],
         &[1, 5, 70_000, 1, 7],
         &[2, 6, unit.raw(), 12, 0],
@@ -199,7 +204,8 @@ fn answers_are_read_for_each_step() {
         Answer::Invalid(Invalid::OperationMismatch),
     ];
     let version = PolicyVersion { number: 7, id: 8 };
-    let read = |values: &[Value]| read_reply(Value::Array(values.to_vec()), steps.into_iter());
+    let (sent, numbers) = (PolicyVersion { number: 6, id: 5 }, numbers());
+    let read = |values: &[Value]| read_reply(Value::Array(values.to_vec()), sent, &numbers, steps.into_iter());
     assert_eq!(read(&reply), Ok(Reply::Done { version, shadow: true, answers }));
 
     for len in 0..reply.len() {
@@ -208,15 +214,23 @@ fn answers_are_read_for_each_step() {
     reply.push(Value::Int(0));
     assert_eq!(read(&reply), Err(Unexpected::TooLong(1)));
     let stale = Reply::Stale { version: PolicyVersion { number: 9, id: 3 } };
-    assert_eq!(read_reply(ints(&[1, 9, 3, 0, 0, 0]), steps.into_iter()), Ok(stale));
+    assert_eq!(read_reply(ints(&[1, 9, 3]), sent, &numbers, steps.into_iter()), Ok(stale));
+    let sent_decided = read_reply(ints(&[0, 0]), sent, &numbers, steps.into_iter().take(1));
+    let defaults = Admitted { permit_ttl_ms: numbers.permit_ttl_ms, attempts_left: numbers.max_attempts - 2, ..plain };
+    let answers = vec![Answer::Admitted(defaults)];
+    assert_eq!(sent_decided, Ok(Reply::Done { version: sent, shadow: numbers.shadow, answers }));
+    assert_eq!(read_reply(Value::Int(0), sent, &numbers, steps.into_iter().take(1)), sent_decided, "a bare answer");
+    assert!(read_reply(Value::Int(0), sent, &numbers, steps.into_iter().take(2)).is_err());
+    assert!(read_reply(Value::Int(11), sent, &numbers, steps.into_iter().take(1)).is_err());
 }
 
 #[test]
 fn an_answer_to_another_kind_of_step_is_refused() {
     let release = Step::Release(Release::not_sent(id(1)));
-    let error = read_reply(ints(&[0, 1, 1, 0, 1, 1, 21, 5]), [&release].into_iter()).unwrap_err();
+    let (sent, numbers) = (PolicyVersion { number: 1, id: 1 }, numbers());
+    let error = read_reply(ints(&[0, 21, 5]), sent, &numbers, [&release].into_iter()).unwrap_err();
     assert_eq!(error.to_string(), "answer is 21, must be one to this step");
-    let error = read_reply(Value::Nil, [&release].into_iter()).unwrap_err();
+    let error = read_reply(Value::Nil, sent, &numbers, [&release].into_iter()).unwrap_err();
     assert_eq!(error.to_string(), "is nil, must be an array");
 }
 
@@ -252,10 +266,14 @@ fn no_reply_makes_the_reader_panic() {
         Step::Release(Release::not_sent(id(1))),
         Step::Extend(Extend { id: id(1), permit_ttl_ms: 1 }),
     ];
+    let (sent, numbers) = (PolicyVersion { number: 1, id: 1 }, numbers());
     let (mut good, mut bad) = (0, 0);
     for _ in 0..200_000 {
         let kinds: Vec<&Step> = (0..random(4)).map(|_| &steps[random(3)]).collect();
-        let mut items: Vec<Value> = [0, 1, 1, 0, 60_000, 3].map(Value::Int).to_vec();
+        let mut items: Vec<Value> = [2, 1, 1, 0, 60_000, 3].map(Value::Int).to_vec();
+        if random(2) == 0 {
+            items = vec![Value::Int(0)];
+        }
         for step in &kinds {
             let (kind, len) = match step {
                 Step::Reserve(_) => [(0, 0), (1, 4), (2, 4), (3, 5), (31, 1), (32, 0)][random(6)],
@@ -283,7 +301,7 @@ fn no_reply_makes_the_reader_panic() {
             };
         }
         items.truncate(items.len() - random(2));
-        match read_reply(Value::Array(items.clone()), kinds.into_iter()) {
+        match read_reply(Value::Array(items.clone()), sent, &numbers, kinds.into_iter()) {
             Ok(_) => good += 1,
             Err(error) => {
                 assert!(!error.to_string().is_empty());

@@ -185,7 +185,8 @@ impl Lane {
                 Refusal::Failure(failure) => failure,
             }
         } else {
-            match read_reply(reply, call.waiting.iter().map(|waiting| &waiting.step)) {
+            let sent = &call.entry.resolved;
+            match read_reply(reply, sent.version, &sent.numbers, call.waiting.iter().map(|waiting| &waiting.step)) {
                 Ok(Reply::Done { version, shadow, answers }) => {
                     let waiting = std::mem::take(&mut call.waiting);
                     for (waiting, answer) in waiting.into_iter().zip(answers) {
