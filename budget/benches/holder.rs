@@ -45,9 +45,11 @@ fn measure(criterion: &mut Criterion, name: &'static str, threads: usize, operat
     group.throughput(Throughput::Elements(threads as u64));
     group.bench_function(name, |bencher| {
         bencher.iter_custom(|iterations| {
-            let took = if threads == 1 { run(&operation, iterations) } else { race(&operation, iterations, threads) };
-            let each = took.as_nanos() as f64 / iterations as f64 / threads as f64;
-            SEEN.lock().unwrap_or_else(PoisonError::into_inner).push((name, each));
+            if threads > 1 {
+                return race(name, &operation, iterations, threads);
+            }
+            let took = run(&operation, iterations);
+            note(name, took.as_nanos() as f64 / iterations as f64);
             took
         });
     });
@@ -72,9 +74,9 @@ fn run(operation: &impl Fn(), iterations: u64) -> Duration {
 const HEAT: u64 = 3_000;
 
 /// Two threads in heats that begin together. Heats that did not overlap, since the machine had something else to do, say
-/// nothing about contention and are left out; the median of the others counts.
-fn race(operation: &(impl Fn() + Sync), iterations: u64, threads: usize) -> Duration {
-    let heats = iterations.div_ceil(HEAT).max(20);
+/// nothing about contention, and the summary leaves them out.
+fn race(name: &'static str, operation: &(impl Fn() + Sync), iterations: u64, threads: usize) -> Duration {
+    let heats = iterations.div_ceil(HEAT).max(300);
     let gate = AtomicU64::new(0);
     let run = || {
         let mut spans = Vec::new();
@@ -93,17 +95,23 @@ fn race(operation: &(impl Fn() + Sync), iterations: u64, threads: usize) -> Dura
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
         running.into_iter().map(|thread| thread.join().expect("a thread of the benchmark")).collect()
     });
-    let mut took: Vec<i64> = (0..heats as usize)
-        .filter_map(|heat| {
-            let spans = || of_threads.iter().map(|spans| spans[heat]);
-            let (first, last) = (spans().map(|span| span.0).min()?, spans().map(|span| span.1).max()?);
-            let together = spans().map(|span| span.1).min()? - spans().map(|span| span.0).max()?;
-            (together * 20 > (last - first) * 17).then_some(last - first)
-        })
-        .collect();
-    took.sort_unstable();
-    let of_heat = took.get(took.len() / 2).copied().unwrap_or(i64::MAX / 1_000_000_000) as f64;
-    Duration::from_nanos((of_heat / HEAT as f64 * iterations as f64) as u64)
+    let mut all_ns = 0;
+    for heat in 0..heats as usize {
+        let spans = || of_threads.iter().map(|spans| spans[heat]);
+        let first_ns = spans().map(|span| span.0).min().unwrap_or(0);
+        let last_ns = spans().map(|span| span.1).max().unwrap_or(0);
+        let together_ns = spans().map(|span| span.1).min().unwrap_or(0) - spans().map(|span| span.0).max().unwrap_or(0);
+        let took_ns = last_ns - first_ns;
+        all_ns += took_ns;
+        if together_ns * 20 > took_ns * 17 {
+            note(name, took_ns as f64 / HEAT as f64 / threads as f64);
+        }
+    }
+    Duration::from_nanos((all_ns as f64 / (heats * HEAT) as f64 * iterations as f64) as u64)
+}
+
+fn note(name: &'static str, each: f64) {
+    SEEN.lock().unwrap_or_else(PoisonError::into_inner).push((name, each));
 }
 
 fn median(name: &str) -> f64 {
