@@ -6,7 +6,7 @@
 //! sum is the documented maximum overshoot. Everything is rounded up.
 
 pub mod checker;
-mod formula;
+pub mod formula;
 mod outage;
 mod terms;
 #[cfg(test)]
@@ -19,9 +19,12 @@ pub use warnings::Warning;
 use crate::{
     lease::{Amounts, Timing},
     policy::{Limit, Policy},
-    units::{Decimal, MICROS_PER_TOKEN, PPM, Rate},
+    units::{Decimal, MICROS_PER_TOKEN, PPM, Period, Rate},
 };
 use formula::{duration, rate};
+
+/// Originals per second that a process admits which nobody ever told the policy, unless it is set otherwise.
+pub const UNTOLD_TOKENS_PER_SECOND: u32 = 5;
 
 /// What is counted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -185,6 +188,67 @@ fn brings_ppm(rate: Rate, ms: i64, ppm: i64) -> i128 {
 /// Division rounded up, of a dividend that is not negative by a positive divisor.
 fn ceil_div(dividend: i128, divisor: i128) -> i128 {
     dividend.saturating_add(divisor).saturating_sub(1).checked_div(divisor).unwrap_or(0)
+}
+
+// === impl Quantity ===
+
+impl Quantity {
+    /// `admissions`, `retries`, `in flight`, or the unit's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Admissions => "admissions",
+            Self::Retries => "retries",
+            Self::Unit(name) => name,
+            Self::InFlight => "in flight",
+        }
+    }
+}
+
+// === impl Cause ===
+
+impl Cause {
+    /// A short name, for documents and labels.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Beyond => "beyond_curve",
+            Self::Untold => "never_told",
+            Self::ClockJump => "clock_jump",
+            Self::Clone => "clone",
+            Self::TwoMasters => "two_masters",
+            Self::Arrival => "arrival",
+            Self::StateLost => "state_lost",
+            Self::Underestimated => "underestimated",
+            Self::Overuse => "overuse",
+        }
+    }
+}
+
+// === impl Causes ===
+
+impl Causes {
+    /// One of each, to show what each would add: all processes but `beyond` of them keep their leases; one process that
+    /// never learnt the policy; a clone that lives until its next renewal; masters that overlap for a second more than is
+    /// allowed for; arrivals a tenth of a second late; one loss of state; estimates that are too low.
+    #[must_use]
+    pub fn one_of_each(policy: &Policy, timing: &Timing, fleet: Fleet, window_ms: i64, beyond: i64) -> Self {
+        let curve_ms = horizon_ms(policy, &Timing { margin_ms: 0, overlap_ms: 0, ..*timing });
+        let curves = ceil_div(window_ms.into(), curve_ms.max(1).into());
+        let share = outage::equal_share(policy, fleet.holders);
+        Self {
+            beyond,
+            untold: Rate::new(UNTOLD_TOKENS_PER_SECOND, Period::Second).ok().map(|rate| (1, rate)),
+            clock_jumps: i64::try_from(curves).unwrap_or(i64::MAX).max(1),
+            clones: if share.is_zero() { Vec::new() } else { vec![(share, timing.renew_max_ms)] },
+            overlap_ms: timing.overlap_ms.saturating_sub(2_000).max(0).saturating_add(1_000),
+            arrival_delay_ms: 100,
+            unsent: (0, 0),
+            losses: 1,
+            underestimated: true,
+            overuse: Vec::new(),
+        }
+    }
 }
 
 // === impl Most ===

@@ -41,6 +41,8 @@ pub enum Guard {
     NoRefillDuringOverlap,
     /// Ledger: the quarantine lasts the longest curve that may be out; off: the present policy's.
     LongestCurve,
+    /// Ledger: what is unknown is reckoned with the largest part that may be out; off: with the present policy's.
+    WidestPart,
     /// Ledger: a replayed reply tells its position on the curve; off: it starts anew.
     ReplayTellsPosition,
     /// Ledger: a replay that has ended or was overtaken by a lowered policy is DEAD; off: granted again.
@@ -117,7 +119,7 @@ pub enum Guard {
 
 impl Guard {
     /// All of them.
-    pub const ALL: [Self; 52] = [
+    pub const ALL: [Self; 53] = [
         Self::RenewalKeepsLevels,
         Self::EpochStartsEmpty,
         Self::MovedIsWithdrawn,
@@ -134,6 +136,7 @@ impl Guard {
         Self::NoProofDuringOverlap,
         Self::NoRefillDuringOverlap,
         Self::LongestCurve,
+        Self::WidestPart,
         Self::ReplayTellsPosition,
         Self::ReplayDies,
         Self::ReplayMovesNothing,

@@ -7,6 +7,8 @@
 mod beyond;
 mod control;
 mod jitter;
+#[cfg(feature = "guards")]
+mod probe;
 mod segment;
 mod share;
 mod spent;

@@ -27,6 +27,8 @@ pub const EPOCH_NUMBER_MAX: i64 = 1 << 52;
 pub const HOLDER_ID_BYTES_MAX: usize = 128;
 /// The whole of what may be leased, in the unit of shares: products with any quota stay exact in a double.
 pub const SHARE_ONE: i64 = 10_000_000;
+/// Of what may be leased, so much is kept for newcomers.
+pub const NEWCOMERS_SHARE: i64 = SHARE_ONE / 20;
 
 /// One life of a ledger's state. What a lost state granted is unknown, so leases of another epoch are proofs only.
 ///

@@ -6,6 +6,8 @@
 
 mod dump;
 mod leases;
+#[cfg(feature = "guards")]
+mod probe;
 mod release;
 mod reservations;
 mod reserve;

@@ -14,6 +14,7 @@
 //! - what is invalid never replaces what is valid: the last good snapshot stays, and [`Policies::last_error`] says why.
 
 mod body;
+mod bound;
 mod fields;
 mod file;
 mod print;
@@ -25,6 +26,7 @@ mod sources;
 mod text;
 
 pub use self::{
+    bound::{LeaseReport, Question},
     fields::UnknownDependencies,
     file::{PolicyFile, PolicyFileError},
     print::{RuleReport, check_report, diff, effective_toml, reports},

@@ -4,11 +4,14 @@ use super::Most;
 use crate::units::{Decimal, Rate, format_duration_ms};
 
 /// `102,110`.
-pub(super) fn count(count: i64) -> String {
+#[must_use]
+pub fn count(count: i64) -> String {
     grouped(&count.to_string())
 }
 
-pub(super) fn most(most: Most) -> String {
+/// `102,110`, or `unbounded`.
+#[must_use]
+pub fn most(most: Most) -> String {
     match most {
         Most::Count(most) => count(most),
         Most::Unbounded => "unbounded".to_owned(),
@@ -16,23 +19,27 @@ pub(super) fn most(most: Most) -> String {
 }
 
 /// Tokens: `7.6`.
-pub(super) fn tokens(micros: i64) -> String {
+#[must_use]
+pub fn tokens(micros: i64) -> String {
     let thousandths = micros.saturating_neg().div_euclid(1_000).saturating_neg();
     grouped(&Decimal(thousandths.saturating_mul(1_000)).to_string())
 }
 
 /// Micro-tokens per second: `4.927/s`.
-pub(super) fn per_second(micros: i64) -> String {
+#[must_use]
+pub fn per_second(micros: i64) -> String {
     format!("{}/s", tokens(micros))
 }
 
 /// As the policy has it: `10,000/s`, `270/min`.
-pub(super) fn rate(rate: Rate) -> String {
+#[must_use]
+pub fn rate(rate: Rate) -> String {
     grouped(&rate.to_string())
 }
 
 /// `10s`.
-pub(super) fn duration(ms: i64) -> String {
+#[must_use]
+pub fn duration(ms: i64) -> String {
     if ms == 0 { "0s".to_owned() } else { format_duration_ms(ms) }
 }
 

@@ -5,14 +5,10 @@ use super::{
     terms::{Alone, alone},
 };
 use crate::{
-    ids::UnitId,
-    lease::{Amounts, Curve, HOLDERS_MAX, SHARE_ONE, Timing, UnitAmounts},
+    lease::{Amounts, Curve, HOLDERS_MAX, NEWCOMERS_SHARE, SHARE_ONE, Timing},
     policy::{FallbackRetries, Policy},
     units::{MICROS_PER_TOKEN, PPM, checked_div, div_ceil},
 };
-
-/// Of what may be leased, so much is kept for newcomers.
-const NEWCOMERS: i64 = SHARE_ONE / 20;
 
 /// A rate of the whole fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,24 +73,13 @@ pub struct Sharing {
 
 /// All quotas as leases count them.
 fn quotas(policy: &Policy) -> Amounts {
-    let spec = policy.spec();
-    let units = spec.units.iter().filter_map(|unit| {
-        let burst = unit.limit.burst_tokens.saturating_mul(MICROS_PER_TOKEN);
-        Some(UnitAmounts { unit: UnitId::of(&unit.name).ok()?, rate: unit.limit.rate.micros_per_second(), burst })
-    });
-    Amounts {
-        rate: spec.admission.map_or(0, |limit| limit.rate.micros_per_second()),
-        burst: spec.admission.map_or(0, |limit| limit.burst_tokens.saturating_mul(MICROS_PER_TOKEN)),
-        retry_burst: spec.retry_burst_tokens.saturating_mul(MICROS_PER_TOKEN),
-        slots: spec.max_in_flight.map_or(0, i64::from),
-        units: units.collect(),
-    }
+    policy.numbers(false, true).quota()
 }
 
 /// The share of one of so many holders at equal demand.
 #[must_use]
 pub(super) fn equal_share(policy: &Policy, holders: i64) -> Amounts {
-    let part = checked_div(SHARE_ONE.saturating_sub(NEWCOMERS), holders.max(1));
+    let part = checked_div(SHARE_ONE.saturating_sub(NEWCOMERS_SHARE), holders.max(1));
     let leasable = quotas(policy).scaled(policy.spec().lease.part_ppm, PPM);
     let shared = Sharing::all(policy).iter().all(|sharing| sharing.holders >= holders);
     leasable.scaled(if shared { part } else { 0 }, SHARE_ONE)
@@ -195,7 +180,7 @@ impl Sharing {
             let holders = if leasable < one { 0 } else { checked_div(parts, smallest) };
             holders.min(i64::try_from(HOLDERS_MAX).unwrap_or(i64::MAX))
         };
-        let (holders, holders_most) = (among(SHARE_ONE.saturating_sub(NEWCOMERS)), among(SHARE_ONE));
+        let (holders, holders_most) = (among(SHARE_ONE.saturating_sub(NEWCOMERS_SHARE)), among(SHARE_ONE));
         Self { field, value, holders, holders_most, one, part_ppm }
     }
 
@@ -203,7 +188,7 @@ impl Sharing {
     #[must_use]
     pub fn needed(&self, holders: i64) -> i64 {
         let parts = i128::from(SHARE_ONE).saturating_mul(PPM.into()).saturating_mul(holders.into());
-        let each = i128::from(SHARE_ONE.saturating_sub(NEWCOMERS)).saturating_mul(self.part_ppm.into());
+        let each = i128::from(SHARE_ONE.saturating_sub(NEWCOMERS_SHARE)).saturating_mul(self.part_ppm.into());
         let value = i64::try_from(super::ceil_div(parts, each)).unwrap_or(i64::MAX);
         let enough = |value: &i64| Self::new(String::new(), *value, self.one, self.part_ppm).holders >= holders;
         // What is leased and the shares of it are whole, which takes a little more.

@@ -144,6 +144,19 @@ fn sharing(policy: &Policy, fleet: Fleet, all: &mut Vec<Warning>) {
     }
 }
 
+fn too_small(sharing: &Sharing, holders: i64, needed: i64) -> String {
+    format!(
+        "{} = {} serves at most {} holders ({} at equal demand), there are {}: the others ask budgetd for every attempt; \
+         raise it to {} or more",
+        sharing.field,
+        count(sharing.value),
+        count(sharing.holders_most),
+        count(sharing.holders),
+        count(holders),
+        count(needed)
+    )
+}
+
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -164,17 +177,7 @@ impl fmt::Display for Warning {
                 count(*sum),
                 count(*burst)
             ),
-            Self::TooSmall(sharing, holders, needed) => write!(
-                f,
-                "{} = {} serves at most {} holders ({} at equal demand), there are {}: the others ask budgetd for every \
-                 attempt; raise it to {} or more",
-                sharing.field,
-                count(sharing.value),
-                count(sharing.holders_most),
-                count(sharing.holders),
-                count(*holders),
-                count(*needed)
-            ),
+            Self::TooSmall(sharing, holders, needed) => f.write_str(&too_small(sharing, *holders, *needed)),
             Self::StepAdmitsNothing(from_ms) => write!(
                 f,
                 "{} after the last renewal a holder's burst is below 1, so it admits nothing; raise admission.burst or \
@@ -186,7 +189,7 @@ impl fmt::Display for Warning {
                 "{} after the last renewal a holder's retry burst is {}, below 1, so it admits no retries; raise \
                  retry.burst",
                 duration(*from_ms),
-                tokens(*micros)
+                tokens((*micros).min(999_000))
             ),
             Self::CostAboveShare(cause, cost, share) => write!(
                 f,

@@ -18,7 +18,7 @@ use crate::{
 const NANOS_PER_SECOND: i128 = 1_000_000_000;
 
 /// The fallback of one incarnation.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Beyond {
     /// Earned up to here.
     at_ns: i64,

@@ -31,7 +31,7 @@ pub(super) struct Running {
 }
 
 /// What changes under the lock.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Control {
     /// Counts segments from 1.
     segment: u64,
@@ -100,7 +100,7 @@ impl Control {
     }
 
     /// The part of the lease at a time, and until when; none beyond its curve.
-    fn part_at(&self, at_ns: i64) -> Option<(Amounts, i64)> {
+    pub(super) fn part_at(&self, at_ns: i64) -> Option<(Amounts, i64)> {
         let lease = self.lease.as_ref()?;
         let position_ms = at_ns.saturating_sub(lease.start_ns).div_euclid(NANOS_PER_MS);
         let (step, end_ms) = match lease.curve.at(position_ms) {

@@ -1,7 +1,7 @@
 //! Spreads the times of sending. Not for secrets.
 
 /// A generator of the SplitMix64 family (Steele, Lea, Flood).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Jitter(u64);
 
 // === impl Jitter ===

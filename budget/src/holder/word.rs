@@ -94,6 +94,11 @@ impl Level {
         split(self.0.load(Acquire)).0
     }
 
+    #[cfg(feature = "guards")]
+    pub(super) fn copy(&self) -> Self {
+        Self(AtomicU64::new(self.0.load(Acquire)))
+    }
+
     /// Tag and mark.
     #[inline]
     pub(super) fn read(&self) -> (Tag, i64) {
@@ -192,6 +197,11 @@ impl Flight {
 
     fn whole(generation: u64, now: u64, before: u64) -> u64 {
         ((generation & GENERATION_MASK) << (SLOT_BITS << 1)) | (now << SLOT_BITS) | before
+    }
+
+    #[cfg(feature = "guards")]
+    pub(super) fn copy(&self) -> Self {
+        Self { word: self.word.load(Acquire).into(), turn_ns: self.turn_ns.load(Acquire).into() }
     }
 
     pub(super) fn count(&self) -> i64 {

@@ -20,7 +20,7 @@ use crate::{
     guard::{Guard, on},
     lease::{Amounts, Epoch, Ground, HolderId, Incarnation},
     policy::{LeaseNumbers, Numbers},
-    units::PPM,
+    units::{MICROS_PER_TOKEN, PPM},
 };
 use holders::Record;
 pub use sync::HolderView;
@@ -114,9 +114,29 @@ impl Leases {
         }
     }
 
-    /// What may be leased of the policy of the moment.
+    /// What may be leased of the policy of the moment. A whole token of each burst stays for direct callers, who could do
+    /// nothing with less, whatever their rate.
     pub(super) fn leasable(&self) -> Amounts {
-        self.whole.quota().scaled(self.terms.part_ppm, PPM)
+        let quota = self.whole.quota();
+        let most = |part: i64, whole: i64, one: i64| part.min(whole.saturating_sub(one)).max(0);
+        let mut part = quota.scaled(self.terms.part_ppm, PPM);
+        part.burst = most(part.burst, quota.burst, MICROS_PER_TOKEN);
+        part.retry_burst = most(part.retry_burst, quota.retry_burst, MICROS_PER_TOKEN);
+        part.slots = most(part.slots, quota.slots, 1);
+        for (unit, whole) in part.units.iter_mut().zip(&quota.units) {
+            unit.burst = most(unit.burst, whole.burst, MICROS_PER_TOKEN);
+        }
+        part
+    }
+
+    /// What a lost ledger may have leased of it: a part that was lowered a moment ago still counts.
+    fn lendable_before(&self) -> Amounts {
+        let part_ppm = if on(Guard::WidestPart) {
+            self.terms.widest_part_ppm.max(self.terms.part_ppm)
+        } else {
+            self.terms.part_ppm
+        };
+        self.whole.quota().scaled(part_ppm, PPM)
     }
 
     /// What may still be out from before the epoch opened: charged like one more holder until the quarantine ends.
@@ -125,7 +145,7 @@ impl Leases {
             return Amounts::default();
         }
         let mut leasable =
-            if on(Guard::UnknownFollowsPolicy) { self.leasable() } else { self.leasable_at_opening.clone() };
+            if on(Guard::UnknownFollowsPolicy) { self.lendable_before() } else { self.leasable_at_opening.clone() };
         if !on(Guard::UnknownWholeCurve) {
             let total_ms = self.terms.longest_curve_ms.saturating_add(self.terms.margin_ms);
             let opened_ms = self.quarantine_until_ms.saturating_sub(self.terms.overlap_ms).saturating_sub(total_ms);
@@ -302,7 +322,7 @@ impl Ledger {
         fresh.identity = ground.identity;
         fresh.epoch = Epoch { number, id: ground.fresh_id };
         fresh.lost = lost;
-        fresh.leasable_at_opening = fresh.leasable();
+        fresh.leasable_at_opening = fresh.lendable_before();
         let terms = &fresh.terms;
         if ground.fresh_store {
             fresh.wait_until_ms = self.now_ms;
@@ -401,7 +421,7 @@ impl Leases {
         let lower = |now: i64, then: i64| i64::from(now < then);
         let lowered = !after.zip(&before, lower).is_zero()
             || after.units.len() < before.units.len()
-            || numbers.lease.is_none()
+            || !numbers.leases_permitted()
             || self.terms.curve.total_ms() < before_curve_ms;
         if lowered && on(Guard::ReplayDies) {
             self.dead_generation = self.generation;

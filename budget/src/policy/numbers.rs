@@ -73,8 +73,12 @@ pub struct Numbers {
 /// What a ledger needs to know to lend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseNumbers {
-    /// At most this part of each quota is leased, parts per million.
+    /// At most this part of each quota is leased, parts per million. 0: leases were permitted a moment ago and may still
+    /// be out, but none is given any more.
     pub part_ppm: i64,
+    /// The largest part of which any lease that may still be out was given, as far as the caller knows; at least
+    /// `part_ppm`. What a lost ledger lent is unknown up to this part.
+    pub widest_part_ppm: i64,
     /// Steps of each lease.
     pub curve: Curve,
     /// The longest curve of any lease that may still be out, as far as the caller knows; at least that of `curve`.
@@ -131,6 +135,7 @@ impl Policy {
                 let curve = Curve(spec.lease.curve.as_slice().into());
                 LeaseNumbers {
                     part_ppm: spec.lease.part_ppm,
+                    widest_part_ppm: spec.lease.part_ppm,
                     longest_curve_ms: curve.total_ms(),
                     curve,
                     margin_ms: timing.margin_ms,
@@ -211,6 +216,12 @@ impl BucketNumbers {
 // === impl Numbers ===
 
 impl Numbers {
+    /// Whether new leases may be given.
+    #[must_use]
+    pub fn leases_permitted(&self) -> bool {
+        self.lease.as_ref().is_some_and(|lease| lease.part_ppm > 0)
+    }
+
     /// All quotas, in the units of leases: whole micro-tokens per second, rounded down. The floor is none of them.
     #[must_use]
     pub fn quota(&self) -> Amounts {

@@ -1,6 +1,7 @@
 //! Arguments, tables and documents, without a server.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod checked;
 mod served;
 
 use budget::{
@@ -36,6 +37,7 @@ fn the_definition_is_sound() {
 fn arguments_that_make_sense() {
     let lines = [
         "b check policies.toml",
+        "b check policies.toml --holders 200 --replicas 3 --beyond 0 --window 1m --json",
         "b reserve payments",
         "b reserve payments --attempt 2 --cause timeout --priority critical --cost a=b=1.5 --cost usd=0.000001 --json",
         "b reserve payments --time-left 2s --max-wait 1s --permit-ttl 60s --id 00112233445566778899aabbccddeeff",
@@ -63,6 +65,10 @@ fn arguments_that_make_sense() {
 fn arguments_that_make_none_are_usage_errors() {
     let lines = [
         "b check",
+        "b check policies.toml --holders 0",
+        "b check policies.toml --holders 1000001",
+        "b check policies.toml --replicas -1",
+        "b check policies.toml --window 0s",
         "b reserve",
         "b reserve payments --attempt -1",
         "b reserve payments --attempt 4294967296",

@@ -1,4 +1,10 @@
 use super::*;
+use crate::{
+    bucket::Bucket,
+    decision::Priority,
+    policy::{Limit, Spec},
+    units::Rate,
+};
 
 const MS: i64 = 1_000_000;
 
@@ -117,6 +123,66 @@ fn extremes_stay_in_range() {
     let events = vec![(0, Event::Retry), (i64::MAX, Event::Original), (i64::MAX, Event::Retry)];
     let all = AllWindows::of(i64::MAX, i64::MIN, most, events);
     assert!(all.admissions().unwrap().micros < 0 && all.retries().unwrap().micros < 0);
+}
+
+/// A ledger that counts in whole milliseconds, asked at any nanosecond and as often as can be, keeps the bound, and comes
+/// within a token of it.
+#[test]
+fn a_bucket_keeps_the_bound_and_uses_it_up() {
+    let (admission, retry) = (limit("97/min", 4), limit("11/s", 2));
+    let mut most_retries = i64::MIN;
+    for seed in 0..50 {
+        let mut rng = Rng(seed);
+        let limited = seed % 2 == 0;
+        let spec = Spec {
+            admission: limited.then_some(admission),
+            floor: retry.rate,
+            retry_burst_tokens: retry.burst_tokens,
+            ratio_ppm: 300_000,
+            ..Spec::default()
+        };
+        let policy = Policy::new(spec).unwrap();
+        let numbers = policy.numbers(false, true);
+        let full = |tokens: i64| Bucket { balance_micros: tokens * 1_000_000, remainder: 0 };
+        let (mut admissions, mut retries) = (full(4), full(2));
+        let mut all = AllWindows::new(1, 0, Law::of(&policy));
+        let (mut at, mut ledger_ms) = (0, 0);
+        for _ in 0..2_000 {
+            at += [0, rng.below(MS), rng.below(200 * MS)][rng.below(3) as usize];
+            let elapsed_ms = at / MS - ledger_ms;
+            ledger_ms = at / MS;
+            retries.refill(&numbers.retry, elapsed_ms);
+            if let Some(bucket) = &numbers.admission {
+                admissions.refill(bucket, elapsed_ms);
+                if admissions.covers(bucket, Priority::Critical, 1_000_000).is_err() {
+                    continue;
+                }
+            }
+            let is_retry = rng.below(2) == 0;
+            if is_retry && retries.covers(&numbers.retry, Priority::Critical, 1_000_000).is_err() {
+                continue;
+            }
+            admissions.withdraw(1_000_000);
+            if is_retry {
+                retries.withdraw(1_000_000);
+            } else {
+                retries.deposit(&numbers.retry, numbers.deposit_micros);
+            }
+            all.feed(at, if is_retry { &Event::Retry } else { &Event::Original });
+        }
+        let close = |excess: Excess| (-1_000_000..=0).contains(&excess.micros);
+        // Where admission is short, retries do not use up what they may.
+        let retries = all.retries().unwrap();
+        assert!(if limited { retries.micros <= 0 } else { close(retries) }, "seed {seed}: {all:?}");
+        assert!(all.admissions().is_none_or(close), "seed {seed}: {all:?}");
+        most_retries = most_retries.max(retries.micros);
+    }
+    // A millisecond of the floor is 0.011: without it the bound would be broken.
+    assert!((-10_999..=0).contains(&most_retries), "{most_retries}");
+}
+
+fn limit(rate: &str, burst_tokens: i64) -> Limit {
+    Limit { rate: Rate::parse(rate).unwrap(), burst_tokens }
 }
 
 /// What the definition says, window by window.

@@ -8,15 +8,13 @@ use crate::{
     guard::{Guard, on},
     lease::{
         Amounts, GRANTS_MAX, Grant, Ground, HOLDERS_MAX, HolderId, INCARNATIONS_MAX, Incarnation, InvalidSync,
-        LeaseName, NotLeased, Presented, SHARE_ONE, SyncAnswer, SyncAsk, Usage,
+        LeaseName, NEWCOMERS_SHARE, NotLeased, Presented, SHARE_ONE, SyncAnswer, SyncAsk, Usage,
     },
     ledger::{Ledger, bump},
     policy::Numbers,
     units::{MICROS_PER_TOKEN, checked_div, div_ceil},
 };
 
-/// Kept back from those who hold a lease already, parts of [`SHARE_ONE`].
-const NEWCOMERS: i64 = SHARE_ONE / 20;
 /// Demand is measured over at least this long.
 const MEASURE_MS_MIN: i64 = 1_000;
 
@@ -83,7 +81,8 @@ impl Ledger {
             return SyncAnswer::Invalid(invalid);
         }
         if leases.record_of(ask, now_ms).is_none() {
-            let reason = if leases.whole.lease.is_none() { NotLeased::NotPermitted } else { NotLeased::TooManyHolders };
+            let permitted = leases.whole.leases_permitted();
+            let reason = if permitted { NotLeased::TooManyHolders } else { NotLeased::NotPermitted };
             return SyncAnswer::NotLeased(reason);
         }
         self.count(ask);
@@ -314,7 +313,7 @@ impl Leases {
             return Some(());
         }
         // A holder of an earlier lease may prove it even if no new one is permitted.
-        let newcomers = self.whole.lease.is_some() || ask.lease.is_some();
+        let newcomers = self.whole.leases_permitted() || ask.lease.is_some();
         let full = self.holders.len() >= HOLDERS_MAX && !self.holders.contains_key(&ask.holder);
         if !newcomers || full {
             return None;
@@ -395,7 +394,7 @@ impl Leases {
 
     /// The holder's fair share by its demand, in parts of [`SHARE_ONE`].
     fn choose_share(&mut self, ask: &SyncAsk, now_ms: i64) -> i64 {
-        let permitted = self.whole.lease.is_some();
+        let permitted = self.whole.leases_permitted();
         let smallest = smallest_share(&self.leasable(), &self.whole);
         let quota = self.whole.quota();
         let Some(life) = self.life_mut(ask) else { return 0 };
@@ -426,8 +425,9 @@ impl Leases {
             record.demand = fair.min(SHARE_ONE / 4);
         }
         self.shares.add(record.demand, record.weight);
-        let available = SHARE_ONE.saturating_sub(NEWCOMERS);
-        let (wanted, fits) = match self.shares.level(available) {
+        let available = SHARE_ONE.saturating_sub(NEWCOMERS_SHARE);
+        let level = self.shares.level(available);
+        let (wanted, fits) = match level {
             Some(level) => {
                 let most = level.saturating_mul(record.weight);
                 (record.demand.min(most), smallest <= most)
@@ -447,9 +447,10 @@ impl Leases {
             (false, _) if fits => wanted.max(smallest),
             (false, _) => wanted,
         };
-        // Small changes are not worth a message.
+        // Small changes are not worth a message, unless there is not enough for all: what one keeps another lacks.
         let change = share.saturating_sub(record.share).saturating_abs();
-        if !idle && change <= checked_div(record.share, 8) {
+        let matters = level.is_some() && share < record.share;
+        if !idle && !matters && change <= checked_div(record.share, 8) {
             share = record.share;
         }
         if !permitted || smallest > SHARE_ONE || share < smallest || record.revoked_until_ms > now_ms {
@@ -476,8 +477,18 @@ impl Leases {
         }
         if on(Guard::WithinFree) {
             let mut free = leasable.zip(&others, less).zip(&unknown, less);
+            // Slots that direct callers have in flight are charged already, so that they come free one by one and a later
+            // request finds them; else direct callers would take them again for ever.
+            let slots = value.slots.min(free.slots);
             let direct_slots = less(less(less(whole_slots, others.slots), unknown.slots), in_flight);
             free.slots = free.slots.min(direct_slots);
+            let step_ms = self.terms.curve.0.first().map_or(0, |step| step.duration_ms);
+            if slots > free.slots
+                && let Some(life) = self.life_mut(ask)
+            {
+                life.slots_linger = life.slots_linger.max(slots);
+                life.slots_until_ms = life.slots_until_ms.max(now_ms.saturating_add(step_ms));
+            }
             if booked {
                 free.rate = free.rate.min(own.rate);
                 free.burst = free.burst.min(own.burst);

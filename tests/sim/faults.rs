@@ -1,0 +1,164 @@
+//! Faults as they strike.
+
+use crate::{
+    history::Widening,
+    oracle::state::Twins,
+    scenario::Fault,
+    time::MS,
+    world::{Event, World},
+};
+
+impl World {
+    pub(crate) fn strike(&mut self, fault: &Fault) {
+        match *fault {
+            Fault::Weather(net) => self.net = net,
+            Fault::CutProcess(process, cut) => self.processes[process].cut = cut,
+            Fault::CutReplica(replica, cut) => self.coordinators.replicas[replica].cut = cut,
+            Fault::Replica(replica, alive) => {
+                let forgets = &mut self.coordinators.replicas[replica];
+                forgets.alive = alive;
+                forgets.remembered = budget::lease::Epoch::default();
+                forgets.master = self.coordinators.current;
+            }
+            Fault::StopStore => self.running(false),
+            Fault::ContinueStore => self.running(true),
+            Fault::RestartStore(back_ms) => {
+                let ledger = back_ms.and_then(|back_ms| self.coordinators.state_before(back_ms, self.now));
+                let old = self.coordinators.current;
+                self.coordinators.replace(&mut self.rng, ledger);
+                self.coordinators.bury(old);
+            }
+            Fault::Flush => self.coordinators.flush(),
+            Fault::FailOver { back_ms, overlap_ms, split } => self.fail_over(back_ms, overlap_ms, split),
+            Fault::Jump(by_ms) => self.jump(by_ms),
+            Fault::Pause(process, true) => self.processes[process].paused = true,
+            Fault::Suspend(process, true) => {
+                self.processes[process].paused = true;
+                self.processes[process].suspended = Some(self.now);
+            }
+            Fault::Pause(process, false) | Fault::Suspend(process, false) => {
+                if self.processes[process].paused {
+                    self.go_on(process);
+                }
+            }
+            Fault::Kill(process) => self.end(process),
+            Fault::Start(process) => {
+                if !self.processes[process].lives() {
+                    self.start(process);
+                }
+            }
+            Fault::Leave(process) => self.farewell(process),
+            Fault::Clone(process) => self.clone_process(process),
+            Fault::Publish(policy) => {
+                self.coordinators.published = policy;
+                // Most replicas read it at once.
+                for replica in 0..self.coordinators.replicas.len() {
+                    if self.rng.chance(1, 2) {
+                        self.coordinators.replicas[replica].policy = policy;
+                    }
+                }
+            }
+            Fault::Demand(process, percent) => {
+                self.processes[process].demand = percent;
+                self.resume_asking(process);
+            }
+            Fault::Revoke(process) => {
+                let name = self.processes[process].name.clone();
+                let Self { coordinators, history, rng, now, .. } = self;
+                let _ = coordinators.call(0, false, *now, rng, history, |ledger, _| ledger.revoke(&name));
+            }
+        }
+    }
+
+    fn running(&mut self, running: bool) {
+        let current = self.coordinators.current;
+        self.coordinators.masters[current].running = running;
+    }
+
+    /// A second master with an old copy of the state; the first lives on for a while.
+    fn fail_over(&mut self, back_ms: i64, overlap_ms: i64, split: bool) {
+        let old = self.coordinators.current;
+        let ledger = self.coordinators.state_before(back_ms, self.now);
+        let new = self.coordinators.replace(&mut self.rng, ledger);
+        for replica in 0..self.coordinators.replicas.len() {
+            let at = match (split, replica) {
+                (true, 0) => self.now + overlap_ms * MS,
+                (true, _) => self.now,
+                (false, _) => self.now + self.rng.between(0, overlap_ms * MS),
+            };
+            self.queue.push(at, Event::Turn(replica, new));
+        }
+        self.queue.push(self.now + overlap_ms * MS, Event::Bury(old));
+        let too_long_ms = overlap_ms - (self.scenario.timing.overlap_ms - 2_000);
+        if too_long_ms > 0 {
+            self.two_until = self.now + overlap_ms * MS;
+            let bound = self.history.bound();
+            let admissions = bound.rate / 1_000 * too_long_ms + bound.burst;
+            self.history.widenings.push(Widening { at: self.now, admissions, retries: bound.retry_burst });
+        }
+    }
+
+    /// The clocks of the living masters jump. Forward jumps of one curve together are one cause.
+    fn jump(&mut self, by_ms: i64) {
+        for master in &mut self.coordinators.masters {
+            master.clock.jump(by_ms);
+        }
+        if by_ms > 0 {
+            self.history.jumped = true;
+            let bound = self.history.bound();
+            let recently = self.last_jump.is_some_and(|at| self.now - at < bound.curve_ms * MS);
+            if !recently {
+                self.last_jump = Some(self.now);
+                self.history.widenings.push(Widening {
+                    at: self.now,
+                    admissions: (bound.rate * 2).min(bound.burst),
+                    retries: (bound.floor * 2).min(bound.retry_burst),
+                });
+            }
+        }
+    }
+
+    /// It tells the coordinator that it stops, and stops a moment later.
+    fn farewell(&mut self, process: usize) {
+        let tau = self.processes[process].clock.read(self.now);
+        if let Some(holder) = &mut self.processes[process].holder {
+            holder.leave(tau);
+            self.processes[process].demand = 0;
+            self.processes[process].held = None;
+            self.wake(process, self.now);
+        }
+    }
+
+    /// A copy beside the process, with all it has, until the ledger finds out.
+    fn clone_process(&mut self, index: usize) {
+        let Some(copy) = self.processes[index].copy() else { return };
+        let lease = self.held_now(index);
+        self.processes.push(copy);
+        let clone = self.processes.len() - 1;
+        self.new_stream(clone);
+        let curve_ms = self.history.bound().curve_ms;
+        self.history.widenings.push(Widening { at: self.now, admissions: 0, retries: lease.retry_burst * 2 });
+        let widening = self.history.widenings.len() - 1;
+        self.twins.push(Twins { since: self.now, until: self.now + curve_ms * MS, lease, widening });
+        self.widen(self.twins.len() - 1);
+        self.processes[index].twin = Some(self.twins.len() - 1);
+        self.processes[clone].twin = Some(self.twins.len() - 1);
+        self.wake(clone, self.now);
+        self.resume_asking(clone);
+    }
+
+    /// One of two has found out.
+    pub(crate) fn fenced(&mut self, process: usize) {
+        if let Some(case) = self.processes[process].twin.take() {
+            self.twins[case].until = self.twins[case].until.min(self.now);
+            self.widen(case);
+        }
+    }
+
+    /// What the second of two may admit until one is fenced: its level, and its rate in that time.
+    fn widen(&mut self, case: usize) {
+        let Twins { since, until, lease, widening } = self.twins[case];
+        let ms = (until - since) / MS + 1;
+        self.history.widenings[widening].admissions = lease.burst + lease.rate / 1_000 * ms + ms;
+    }
+}

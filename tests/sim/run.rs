@@ -1,0 +1,101 @@
+//! Runs seeds and reports.
+
+use std::{
+    rc::Rc,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use crate::{
+    oracle::{returned, windows, work},
+    rng::Rng,
+    scenario::Scenario,
+    schedule::{
+        directed::{FAMILIES, Family},
+        random,
+    },
+    world::World,
+};
+
+/// The scenario of a seed: two of five are random, the others go through the families in turn.
+pub(crate) fn scenario(seed: u64) -> Scenario {
+    let mut rng = Rng::new(seed ^ 0x5151_5151);
+    if seed % 5 < 2 {
+        return random::scenario(&mut rng);
+    }
+    let families = FAMILIES.len() as u64;
+    let (_, family) = FAMILIES[usize::try_from(seed / 5 % families).unwrap()];
+    family(&mut rng)
+}
+
+/// A scenario of one family.
+pub(crate) fn of_family(family: Family, seed: u64) -> Scenario {
+    family(&mut Rng::new(seed ^ 0x5151_5151))
+}
+
+/// Runs one scenario and lets every oracle judge it.
+pub(crate) fn judge(seed: u64, scenario: Scenario) -> Result<World, String> {
+    judge_with(seed, scenario, |_| ())
+}
+
+pub(crate) fn judge_with(seed: u64, scenario: Scenario, prepare: impl FnOnce(&mut World)) -> Result<World, String> {
+    let scenario = Rc::new(scenario);
+    let mut world = World::new(seed, Rc::clone(&scenario));
+    prepare(&mut world);
+    world.run();
+    if let Some(violation) = world.history.violation.take() {
+        return Err(violation);
+    }
+    windows::judge(&world.history, &world.beyond)?;
+    returned::judge_permits(&world.history)?;
+    world.judge_return()?;
+    work::judge(&world.history, &scenario.work)?;
+    Ok(world)
+}
+
+/// Runs many seeds on all cores and panics if one fails.
+pub(crate) fn many(first: u64, count: u64) {
+    let next = AtomicU64::new(first);
+    let failures = Mutex::new(Vec::new());
+    let decisions = AtomicU64::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + count {
+                        break;
+                    }
+                    let scenario = scenario(seed);
+                    let family = scenario.family;
+                    match judge(seed, scenario) {
+                        Ok(world) => {
+                            decisions.fetch_add(world.history.admissions.len() as u64, Ordering::Relaxed);
+                        }
+                        Err(violation) => failures.lock().unwrap().push((seed, family, violation)),
+                    }
+                }
+            });
+        }
+    });
+    let mut failures = failures.into_inner().unwrap();
+    failures.sort();
+    for (seed, family, violation) in failures.iter().take(40) {
+        println!("seed {seed} ({family}): {violation}");
+    }
+    let seeds: Vec<_> = failures.iter().map(|(seed, ..)| seed.to_string()).collect();
+    println!(
+        "seeds={count} first={first} admissions={} violations={} {}",
+        decisions.load(Ordering::Relaxed),
+        failures.len(),
+        seeds.join(" ")
+    );
+    assert!(
+        failures.is_empty(),
+        "{} of {count} seeds failed; run one again with SIM_SEEDS=1 SIM_FIRST=…",
+        failures.len()
+    );
+}

@@ -1,0 +1,145 @@
+//! What one run consists of: policies, processes, and the faults with their times. A seed makes one.
+
+use budget::{
+    lease::Timing,
+    policy::{FallbackOriginals, FallbackRetries, Lease, Limit, Policy, Spec},
+    units::Rate,
+};
+
+use crate::net::Net;
+
+/// Something that happens to the world.
+#[derive(Clone, Debug)]
+pub(crate) enum Fault {
+    /// Network conditions change.
+    Weather(Net),
+    /// No messages between a process and all replicas.
+    CutProcess(usize, bool),
+    /// No messages between a replica and the stores.
+    CutReplica(usize, bool),
+    /// A replica dies, or starts again knowing nothing.
+    Replica(usize, bool),
+    /// The master stops answering; its state stays.
+    StopStore,
+    /// It answers again, the same process with the same state.
+    ContinueStore,
+    /// The master starts again as another process: with its state of so many milliseconds ago, or with none.
+    RestartStore(Option<i64>),
+    /// The state is deleted; the process stays.
+    Flush,
+    /// A second master starts with the state of `back_ms` ago; the old one lives on for `overlap_ms`, and replicas turn to
+    /// the new one one by one meanwhile; or, `split`, the first at the very end and all others at once.
+    FailOver { back_ms: i64, overlap_ms: i64, split: bool },
+    /// The masters' clocks jump.
+    Jump(i64),
+    /// No code of a process runs, its clock goes on; then it does again.
+    Pause(usize, bool),
+    /// As `Pause`, with the whole host suspended.
+    Suspend(usize, bool),
+    /// A process dies.
+    Kill(usize),
+    /// It starts again under the same id with another incarnation.
+    Start(usize),
+    /// It says farewell and ends.
+    Leave(usize),
+    /// A copy of it comes to life beside it: a VM snapshot.
+    Clone(usize),
+    /// A policy is published.
+    Publish(usize),
+    /// A process asks so many times as much as before, in percent of what it began with.
+    Demand(usize, u64),
+    /// An operator takes a lease away.
+    Revoke(usize),
+}
+
+/// A process that asks.
+#[derive(Clone, Debug)]
+pub(crate) struct Asker {
+    /// Its holder id.
+    pub name: String,
+    pub weight: i64,
+    /// Originals per second.
+    pub originals: f64,
+    /// It is alive from the beginning.
+    pub starts: bool,
+    /// The only replica it talks to; none: any.
+    pub endpoint: Option<usize>,
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    pub family: &'static str,
+    pub timing: Timing,
+    /// The first is in force from the beginning.
+    pub policies: Vec<Spec>,
+    pub askers: Vec<Asker>,
+    pub replicas: usize,
+    /// Originals per second of callers that hold no lease.
+    pub direct: f64,
+    /// Retries asked for per original.
+    pub retries: f64,
+    /// Permits are held for up to so many milliseconds before they are sent, in one case of a hundred.
+    pub late_send_ms: i64,
+    /// Life of a reservation in flight where permits are limited.
+    pub hold_ms: i64,
+    pub net: Net,
+    /// An operator's word that the store is new.
+    pub fresh: bool,
+    /// With the milliseconds at which they happen.
+    pub faults: Vec<(i64, Fault)>,
+    pub duration_ms: i64,
+    /// Nothing is wrong from here on: everybody must be leased again at the end.
+    pub calm_from_ms: Option<i64>,
+    /// Useful work is judged in these.
+    pub work: Vec<Work>,
+}
+
+/// A stretch of time in which useful work is judged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    /// Everything is well: at least so many percent of the policy are admitted.
+    Calm { from_ms: i64, to_ms: i64, percent: i64 },
+    /// Nothing answers from then on: at least 90% of what the curves carry is admitted.
+    Outage { from_ms: i64, to_ms: i64 },
+}
+
+// === impl Scenario ===
+
+impl Scenario {
+    pub(crate) fn at(&mut self, at_ms: i64, fault: Fault) {
+        self.faults.push((at_ms, fault));
+    }
+
+    /// The longest curve of any policy of this run.
+    pub(crate) fn longest_curve_ms(&self) -> i64 {
+        let total = |spec: &Spec| spec.lease.curve.iter().map(|step| step.duration_ms).sum();
+        self.policies.iter().map(total).max().unwrap_or(0)
+    }
+
+    /// Longest life of what a lost ledger granted: curve + m + σ.
+    pub(crate) fn quarantine_ms(&self) -> i64 {
+        self.longest_curve_ms() + self.timing.margin_ms + self.timing.overlap_ms
+    }
+}
+
+/// A policy with leases: so many per second, bursts, a ratio and a floor per second.
+pub(crate) fn spec(rate: u32, burst: i64, ratio_ppm: i64, retry_burst: i64, floor: u32, curve: &[(i64, i64)]) -> Spec {
+    let per_second = |tokens| Rate::new(tokens, budget::units::Period::Second).unwrap();
+    let curve = curve.iter().map(|(percent, duration_ms)| budget::policy::CurveStep {
+        part_ppm: percent * 10_000,
+        duration_ms: *duration_ms,
+    });
+    let spec = Spec {
+        admission: Some(Limit { rate: per_second(rate), burst_tokens: burst }),
+        ratio_ppm,
+        retry_burst_tokens: retry_burst,
+        floor: per_second(floor),
+        lease: Lease { enabled: true, curve: curve.collect(), ..Lease::default() },
+        fallback_originals: Some(FallbackOriginals::Part(100_000)),
+        fallback_retries: FallbackRetries::Earned,
+        ..Spec::default()
+    };
+    let policy = Policy::new(spec).unwrap_or_else(|error| panic!("{error}"));
+    policy.spec().clone()
+}
