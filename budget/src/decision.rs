@@ -389,6 +389,32 @@ impl Attempt {
     }
 }
 
+// === impl DenyReason ===
+
+impl DenyReason {
+    /// What a policy's numbers refuse is admitted in shadow mode. The kill switch is an operator's word and an
+    /// operation's state is a fact: both hold in any mode.
+    pub(crate) const fn yields_to_shadow(self) -> bool {
+        match self {
+            Self::NoTimeLeft
+            | Self::AttemptLimit
+            | Self::RetryBudget
+            | Self::InFlight
+            | Self::Cost
+            | Self::Admission
+            | Self::Fallback => true,
+            Self::RetriesOff
+            | Self::AlreadyReleased
+            | Self::InProgress
+            | Self::Completed
+            | Self::Conflict
+            | Self::OutcomeUnknown
+            | Self::OutOfOrder
+            | Self::OperationStoreAway => false,
+        }
+    }
+}
+
 // === impl Reserve ===
 
 impl Reserve {

@@ -5,7 +5,7 @@
 
 use crate::{
     bucket::{Bucket, Short},
-    decision::{Admitted, Answer, Denied, DenyReason, Reserve},
+    decision::{Admitted, Answer, Cost, Denied, DenyReason, Reserve},
     ids::UnitId,
     policy::{BucketNumbers, FallbackOriginals, FallbackRetries, Numbers, Policy},
     units::{MICROS_PER_TOKEN, PPM, checked_div, div_ceil},
@@ -31,7 +31,8 @@ impl Fallback {
     }
 
     /// Decides an ask at `clock_ms`, a reading of any clock that does not go back. `sharers` is the number of processes
-    /// that share a percentage, at least 1.
+    /// that share a percentage, at least 1. A policy in shadow mode lets through what it would refuse, and charges
+    /// nothing for it.
     pub fn reserve(
         &mut self,
         policy: &Policy,
@@ -45,26 +46,41 @@ impl Fallback {
         let units: Vec<_> =
             ask.costs.iter().map(|cost| (cost, unit_numbers(policy, originals, sharers, cost.unit))).collect();
         self.refill(clock_ms, bucket.as_ref(), policy, originals, sharers);
-        if ask.operation.is_some() {
-            return Answer::Denied(Denied::because(DenyReason::OperationStoreAway));
+        let judged = judge(numbers, ask)
+            .and_then(|()| self.judge_buckets(policy, originals, bucket.as_ref(), numbers, &units, ask));
+        let would_be_denied = match judged {
+            Ok(()) => None,
+            Err(denied) if numbers.shadow && denied.reason.yields_to_shadow() => Some(denied.reason),
+            Err(denied) => return Answer::Denied(denied),
+        };
+        if would_be_denied.is_none() {
+            self.charge(bucket.is_some(), numbers, &units, ask);
         }
-        if ask.attempt.is_retry() && numbers.retries_off {
-            return Answer::Denied(Denied::because(DenyReason::RetriesOff));
-        }
-        if ask.time_left_ms == Some(0) {
-            return Answer::Denied(Denied::because(DenyReason::NoTimeLeft));
-        }
-        if i64::from(ask.attempt.number) > numbers.max_attempts {
-            return Answer::Denied(Denied { impossible: true, ..Denied::because(DenyReason::AttemptLimit) });
-        }
-        let retry_cost = ask.attempt.cause.and_then(|cause| numbers.retry_cost_micros.get(cause.index()).copied());
-        let short = match (retry_cost, policy.spec().fallback_retries) {
+        Answer::Admitted(Admitted {
+            start_after_ms: 0,
+            permit_ttl_ms: ask.permit_ttl_ms.unwrap_or(numbers.permit_ttl_ms),
+            attempts_left: numbers.max_attempts.saturating_sub(ask.attempt.number.into()).max(0),
+            replayed: false,
+            would_be_denied,
+        })
+    }
+
+    fn judge_buckets(
+        &mut self,
+        policy: &Policy,
+        originals: FallbackOriginals,
+        bucket: Option<&BucketNumbers>,
+        numbers: &Numbers,
+        units: &[(&Cost, Option<BucketNumbers>)],
+        ask: &Reserve,
+    ) -> Result<(), Denied> {
+        let short = match (retry_cost(numbers, ask), policy.spec().fallback_retries) {
             (Some(_), FallbackRetries::Deny) => Some(Short::Wait(None)),
             (Some(cost), FallbackRetries::Earned) if cost > MICROS_PER_TOKEN => Some(Short::Impossible),
             (Some(cost), FallbackRetries::Earned) if cost > self.retry_micros => Some(Short::Wait(None)),
             (Some(_), FallbackRetries::Earned) | (None, _) => None,
         };
-        let short = short.or_else(|| match &bucket {
+        let short = short.or_else(|| match bucket {
             Some(bucket) => self.originals.covers(bucket, ask.priority, MICROS_PER_TOKEN).err(),
             None if originals == FallbackOriginals::Deny => Some(Short::Wait(None)),
             None => None,
@@ -75,34 +91,29 @@ impl Fallback {
                 self.unit_mut(cost.unit).covers(unit, ask.priority, cost.amount_micros).err()
             })
         });
-        if let Some(short) = short {
-            let (retry_after_ms, impossible) = match short {
-                Short::Impossible => (None, true),
-                Short::Wait(wait_ms) => (wait_ms, false),
-            };
-            return Answer::Denied(Denied { retry_after_ms, impossible, ..Denied::because(DenyReason::Fallback) });
+        let denied = Denied::because(DenyReason::Fallback);
+        match short {
+            None => Ok(()),
+            Some(Short::Impossible) => Err(Denied { impossible: true, ..denied }),
+            Some(Short::Wait(retry_after_ms)) => Err(Denied { retry_after_ms, ..denied }),
         }
-        if bucket.is_some() {
+    }
+
+    fn charge(&mut self, is_limited: bool, numbers: &Numbers, units: &[(&Cost, Option<BucketNumbers>)], ask: &Reserve) {
+        if is_limited {
             self.originals.withdraw(MICROS_PER_TOKEN);
         }
-        for (cost, unit) in &units {
+        for (cost, unit) in units {
             if unit.is_some() {
                 self.unit_mut(cost.unit).withdraw(cost.amount_micros);
             }
         }
-        match retry_cost {
+        match retry_cost(numbers, ask) {
             Some(cost) => self.retry_micros = self.retry_micros.saturating_sub(cost),
             None => {
                 self.retry_micros = self.retry_micros.saturating_add(numbers.deposit_micros).min(MICROS_PER_TOKEN);
             }
         }
-        Answer::Admitted(Admitted {
-            start_after_ms: 0,
-            permit_ttl_ms: ask.permit_ttl_ms.unwrap_or(numbers.permit_ttl_ms),
-            attempts_left: numbers.max_attempts.saturating_sub(ask.attempt.number.into()).max(0),
-            replayed: false,
-            would_be_denied: None,
-        })
     }
 
     fn refill(
@@ -142,6 +153,28 @@ impl Fallback {
         #[expect(clippy::indexing_slicing, reason = "the position was just found or pushed")]
         &mut self.units[at].1
     }
+}
+
+/// What needs no bucket.
+fn judge(numbers: &Numbers, ask: &Reserve) -> Result<(), Denied> {
+    if ask.operation.is_some() {
+        return Err(Denied::because(DenyReason::OperationStoreAway));
+    }
+    if ask.attempt.is_retry() && numbers.retries_off {
+        return Err(Denied::because(DenyReason::RetriesOff));
+    }
+    if ask.time_left_ms == Some(0) {
+        return Err(Denied::because(DenyReason::NoTimeLeft));
+    }
+    if i64::from(ask.attempt.number) > numbers.max_attempts {
+        return Err(Denied { impossible: true, ..Denied::because(DenyReason::AttemptLimit) });
+    }
+    Ok(())
+}
+
+/// None for an original.
+fn retry_cost(numbers: &Numbers, ask: &Reserve) -> Option<i64> {
+    ask.attempt.cause.and_then(|cause| numbers.retry_cost_micros.get(cause.index()).copied())
 }
 
 /// A remainder of another denominator would mint a micro-token.

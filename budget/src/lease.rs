@@ -496,6 +496,6 @@ pub struct Synced {
     pub version: PolicyVersion,
     /// The ledger's epoch, to be remembered by the replica.
     pub epoch: Epoch,
-    /// Holders of this dependency that are known now.
+    /// Holders of this dependency: known to the ledger now, or to the replica within about one curve.
     pub holders: i64,
 }

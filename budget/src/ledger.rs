@@ -98,6 +98,8 @@ pub struct View {
     pub in_flight: i64,
     /// Totals.
     pub counters: Counters,
+    /// Where leases are permitted, or some are out.
+    pub lending: Option<Box<Lending>>,
 }
 
 // === impl Counters ===
@@ -326,8 +328,9 @@ impl Ledger {
             units: (self.units.iter().zip(&self.numbers.units))
                 .map(|((id, bucket), (_, numbers))| (*id, balance(*bucket, numbers)))
                 .collect(),
-            in_flight: self.in_flight.saturating_sub(ended),
+            in_flight: self.in_flight.saturating_sub(ended).max(0),
             counters: self.counters,
+            lending: self.lending_at(now_ms).map(Box::new),
         }
     }
 }

@@ -14,6 +14,7 @@ use budget_client::Client;
 
 mod arguments;
 mod check;
+mod holders;
 mod policy;
 mod release;
 mod reserve;
@@ -52,6 +53,11 @@ pub enum Command {
     /// The kill switch: switches retries off or on.
     #[command(subcommand)]
     Retries(retries::Command),
+    /// Shows who holds leases of a dependency.
+    Holders(holders::Args),
+    /// Takes leases away.
+    #[command(subcommand)]
+    Lease(holders::Command),
 }
 
 /// How to reach budgetd and how to show its answer.
@@ -129,6 +135,8 @@ async fn execute(command: Command, terminal: bool, out: &mut impl Write) -> Resu
         Command::Policy(command) => policy::run(&command, out).await,
         Command::Status(args) => status::run(&args, terminal, out).await,
         Command::Retries(command) => retries::run(&command, out).await,
+        Command::Holders(args) => holders::run(&args, out).await,
+        Command::Lease(command) => holders::run_lease(&command, out).await,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The only place that reads clocks. Everything else is told the time.
 
 use std::{
+    fs,
     sync::{
         Arc, LazyLock,
         atomic::{AtomicI64, Ordering},
@@ -8,15 +9,26 @@ use std::{
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
+use rustix::time::{ClockId, clock_gettime};
+use xxhash_rust::xxh3::xxh3_64;
+
 /// Wall-clock milliseconds for ledgers, and the monotonic clock for deadlines.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
-    manual_ms: Option<Arc<AtomicI64>>,
+    manual: Option<Arc<Dial>>,
 }
 
 /// Moves a manual [`Clock`]; for tests.
 #[derive(Clone, Debug)]
-pub struct Hands(Arc<AtomicI64>);
+pub struct Hands(Arc<Dial>);
+
+/// What a manual clock shows.
+#[derive(Debug)]
+struct Dial {
+    wall_ms: AtomicI64,
+    /// Since boot: what has really passed.
+    boot_ms: AtomicI64,
+}
 
 // === impl Clock ===
 
@@ -24,22 +36,22 @@ impl Clock {
     /// The machine's clocks.
     #[must_use]
     pub const fn system() -> Self {
-        Self { manual_ms: None }
+        Self { manual: None }
     }
 
     /// A clock that stands at `start_ms` until its hands are moved.
     #[must_use]
     pub fn manual(start_ms: i64) -> (Self, Hands) {
-        let shared = Arc::new(AtomicI64::new(start_ms));
-        (Self { manual_ms: Some(Arc::clone(&shared)) }, Hands(shared))
+        let dial = Arc::new(Dial { wall_ms: AtomicI64::new(start_ms), boot_ms: AtomicI64::new(0) });
+        (Self { manual: Some(Arc::clone(&dial)) }, Hands(dial))
     }
 
     /// Milliseconds since the Unix epoch.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the one place")]
     pub fn now_ms(&self) -> i64 {
-        match &self.manual_ms {
-            Some(ms) => ms.load(Ordering::Relaxed),
+        match &self.manual {
+            Some(dial) => dial.wall_ms.load(Ordering::Relaxed),
             None => SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX)),
@@ -49,7 +61,7 @@ impl Clock {
     /// What a manual clock shows; none for the machine's clocks.
     #[must_use]
     pub fn injected_ms(&self) -> Option<i64> {
-        self.manual_ms.as_ref().map(|ms| ms.load(Ordering::Relaxed))
+        self.manual.as_ref().map(|dial| dial.wall_ms.load(Ordering::Relaxed))
     }
 
     /// Milliseconds since some moment of this process; they never go back, unless a manual clock's hands are moved so.
@@ -57,6 +69,33 @@ impl Clock {
     pub fn monotonic_ms(&self) -> i64 {
         static START: LazyLock<Instant> = LazyLock::new(Clock::instant);
         self.injected_ms().unwrap_or_else(|| i64::try_from(START.elapsed().as_millis()).unwrap_or(i64::MAX))
+    }
+
+    /// Milliseconds since this machine was started, those in suspend included; nobody sets this clock.
+    #[must_use]
+    pub fn boot_ms(&self) -> i64 {
+        match &self.manual {
+            Some(dial) => dial.boot_ms.load(Ordering::Relaxed),
+            None => {
+                let since = clock_gettime(ClockId::Boottime);
+                since.tv_sec.saturating_mul(1_000).saturating_add(since.tv_nsec / 1_000_000)
+            }
+        }
+    }
+
+    /// Tells apart clocks since boot: equal for processes that read the same one. 52 bits.
+    #[must_use]
+    pub fn boot_id() -> i64 {
+        static ID: LazyLock<i64> = LazyLock::new(|| {
+            let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+            // A time namespace may have shifted it.
+            let namespace = fs::read_link("/proc/self/ns/time").unwrap_or_default();
+            let name = [&boot, namespace.as_os_str().as_encoded_bytes()].concat();
+            // Where the system does not say, this process has a clock of its own.
+            let alone = if boot.is_empty() { getrandom::u64().unwrap_or_default() } else { 0 };
+            i64::try_from((xxh3_64(&name) ^ alone) >> 12).unwrap_or_default()
+        });
+        *ID
     }
 
     /// For deadlines on this machine.
@@ -70,13 +109,33 @@ impl Clock {
 // === impl Hands ===
 
 impl Hands {
-    /// Sets the clock, forwards or backwards.
+    /// Sets the wall clock, forwards or backwards; no time passes.
     pub fn set(&self, ms: i64) {
-        self.0.store(ms, Ordering::Relaxed);
+        self.0.wall_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// Moves the clock forwards.
+    /// Lets time pass.
     pub fn advance(&self, ms: i64) {
-        self.0.fetch_add(ms, Ordering::Relaxed);
+        self.0.wall_ms.fetch_add(ms, Ordering::Relaxed);
+        self.0.boot_ms.fetch_add(ms, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_since_boot_passes_and_is_not_set() {
+        let machine = Clock::system();
+        let first = machine.boot_ms();
+        assert!(first > 0 && machine.boot_ms() >= first);
+        assert_eq!(Clock::boot_id(), Clock::boot_id());
+        assert!((0..1 << 52).contains(&Clock::boot_id()));
+        let (clock, hands) = Clock::manual(1_000);
+        hands.set(500);
+        assert_eq!((clock.now_ms(), clock.boot_ms()), (500, 0));
+        hands.advance(20);
+        assert_eq!((clock.now_ms(), clock.boot_ms()), (520, 20));
     }
 }

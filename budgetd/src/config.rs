@@ -36,6 +36,8 @@ pub struct Config {
     pub http: SocketAddr,
     /// Where ledgers live.
     pub store: StoreChoice,
+    /// An operator's word that no lease of an earlier daemon is in use.
+    pub no_leases_out: bool,
     /// A file of policies, imported when its content has changed.
     pub policy: Option<PathBuf>,
     /// Written once the daemon serves.
@@ -153,7 +155,7 @@ impl Default for ServerLimits {
             session_unanswered: 1024,
             call_timeout: Duration::from_secs(5),
             handshake_timeout: Duration::from_secs(5),
-            message_bytes: 256 * 1024,
+            message_bytes: 1024 * 1024,
             header_bytes: 16 * 1024,
             keepalive_interval: Duration::from_secs(30),
             keepalive_timeout: Duration::from_secs(10),
@@ -202,8 +204,10 @@ impl Config {
             ..defaults
         };
         let default_shutdown = Duration::from_secs(10);
+        let no_leases_out = judge_word(&store, settings.no_leases_out.unwrap_or(false))?;
         Ok(Self {
             store,
+            no_leases_out,
             shutdown_timeout: span("shutdown-timeout", settings.shutdown_timeout, default_shutdown)?,
             listen,
             http,
@@ -223,6 +227,7 @@ impl Default for Config {
             listen: Listen::default(),
             http: SocketAddr::from(([127, 0, 0, 1], 7412)),
             store: StoreChoice::Memory,
+            no_leases_out: false,
             policy: None,
             ready_file: None,
             limits: ServerLimits::default(),
@@ -253,6 +258,18 @@ fn judge_exposure(name: &'static str, address: Option<SocketAddr>, insecure: boo
             Err(invalid(name, address, rule))
         }
         Some(_) | None => Ok(()),
+    }
+}
+
+/// A word about one process is none about a store that outlives it.
+fn judge_word(store: &StoreChoice, no_leases_out: bool) -> Result<bool, InvalidConfig> {
+    match store {
+        StoreChoice::Redis(_) if no_leases_out => {
+            let rule = "is a word about the memory store, whose leases end with its process; a shared store may have \
+                        lent through other replicas";
+            Err(invalid("no-leases-out", true, rule))
+        }
+        StoreChoice::Memory | StoreChoice::Redis(_) => Ok(no_leases_out),
     }
 }
 

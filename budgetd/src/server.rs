@@ -118,7 +118,7 @@ pub fn grpc_server(limits: &ServerLimits) -> tonic::transport::Server {
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
 }
 
-/// What a client may send ahead on one stream: many calls of a session, or one message of the largest size.
+/// What a client may send ahead on one stream: many calls of a session.
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 /// And on one connection.
 const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
@@ -177,12 +177,19 @@ impl Server {
             StoreChoice::Memory => {
                 tracing::warn!("the memory store serves a single node: replicas would not share their budgets");
                 let policies = Arc::new(Policies::start_timed(MemoryRepository::default(), policy_file, timing).await?);
-                let store = Arc::new(MemoryStore::new(Arc::clone(&policies), self.clock.clone()));
+                let mut store = MemoryStore::new(Arc::clone(&policies), self.clock.clone());
+                if self.config.no_leases_out {
+                    tracing::warn!("an operator's word: no lease of an earlier daemon is in use");
+                    store = store.with_no_leases_out();
+                }
+                let store = Arc::new(store);
                 self.telemetry.store.set_up(true);
                 let mut tasks = JoinSet::new();
-                let sweeper = Arc::clone(&store);
+                let (sweeper, beating) = (Arc::clone(&store), Arc::clone(&store));
                 tasks.spawn(async move { sweeper.sweep().await });
-                self.serve_store(store, StoreKind::MEMORY, policies, tasks, shutdown).await
+                tasks.spawn(async move { beating.beats().await });
+                let sharers = Arc::new(Sharers::new(1));
+                self.serve_store(store, StoreKind::MEMORY, (policies, sharers), tasks, shutdown).await
             }
             StoreChoice::Redis(choice) => {
                 let redis = Redis::start(redis::judge(choice)?, self.clock.clone()).await;
@@ -192,8 +199,9 @@ impl Server {
                 let policies = Arc::new(Policies::start_timed(repository, policy_file, timing).await?);
                 let sharers = Arc::new(Sharers::new(1));
                 let ledgers = RedisStore::start(redis, Arc::clone(&policies), Arc::clone(&sharers)).await;
-                let store = WithFallback::new(ledgers, Arc::clone(&policies), sharers, self.clock.clone());
-                self.serve_store(Arc::new(store), StoreKind::REDIS, policies, tasks, shutdown).await
+                let replicas = Arc::clone(&sharers);
+                let store = WithFallback::new(ledgers, Arc::clone(&policies), replicas, self.clock.clone());
+                self.serve_store(Arc::new(store), StoreKind::REDIS, (policies, sharers), tasks, shutdown).await
             }
         }
     }
@@ -202,7 +210,7 @@ impl Server {
         self,
         store: Arc<S>,
         store_kind: StoreKind,
-        policies: Arc<Policies>,
+        (policies, sharers): (Arc<Policies>, Arc<Sharers>),
         mut tasks: JoinSet<()>,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), ServeError> {
@@ -216,6 +224,7 @@ impl Server {
             decisions: Arc::clone(&telemetry.decisions),
             store_health: Arc::clone(&telemetry.store),
             limits: limits.clone(),
+            sharers,
             clock,
             stop: stop.clone(),
             complaints: Complaints::default(),

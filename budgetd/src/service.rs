@@ -10,17 +10,20 @@ mod budget_service;
 mod deadline;
 mod session;
 mod status;
+mod sync;
 
 use std::{
+    future::ready,
     sync::{
         Arc,
         atomic::{AtomicI64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use budget::{decision::Step, ids::DependencyId, ledger::Start};
 use budget_proto::convert::{Decided, Echo, Mode, Received};
+use futures::future::Either;
 use tonic::Status;
 
 use crate::{
@@ -28,8 +31,11 @@ use crate::{
     config::ServerLimits,
     policies::Policies,
     shutdown::Stop,
-    store::{Answered, Store, StoreError},
-    telemetry::{Call, Decisions, StoreHealth, decisions::Asked},
+    store::{Answered, Store, StoreError, fallback::Sharers},
+    telemetry::{
+        Call, Decisions, StoreHealth,
+        decisions::{Asked, Gauge},
+    },
 };
 use deadline::TimeLimit;
 
@@ -53,6 +59,8 @@ pub struct Core<S> {
     pub store_health: Arc<StoreHealth>,
     /// Bounds.
     pub limits: ServerLimits,
+    /// How many replicas there are.
+    pub sharers: Arc<Sharers>,
     /// Time of ledgers.
     pub clock: Clock,
     /// Ends sessions.
@@ -86,25 +94,49 @@ impl StoreKind {
 // === impl Core ===
 
 impl<S: Store> Core<S> {
-    /// Has one step decided, within its time.
-    async fn decide(&self, received: Received, limit: TimeLimit) -> Result<(Decided, Echo), Status> {
+    /// Has one step decided, within its time. The future holds what it needs and holds it once, since it is allocated for
+    /// each call; an `async fn` would keep its arguments beside what it makes of them.
+    fn decide(
+        &self,
+        received: Received,
+        limit: TimeLimit,
+    ) -> impl Future<Output = Result<(Decided, Echo), Status>> + use<'_, S> {
         let Received { dependency, mut step, echo } = received;
-        let deadline = limit.apply(&mut step, self.limits.call_timeout)?;
+        let (deadline, entered) = match self.enter(&mut step, limit) {
+            Ok(entered) => entered,
+            Err(status) => return Either::Left(ready(Err(status))),
+        };
         let asked = Asked::of(&step);
-        let (in_progress, _entered) = self.decisions.enter();
+        Either::Right(async move {
+            let answered = self.store.step_labelled(&dependency, step, deadline).await;
+            drop(entered);
+            let (answered, label) = answered.map_err(|error| self.failure(&error, &dependency))?;
+            let (mode, cell) = (mode(&answered), asked.answered(&answered.answer));
+            if !label.is_some_and(|label| self.decisions.count_at(label, cell, mode)) {
+                let snapshot = self.policies.snapshot();
+                let label_index = snapshot.resolve(&dependency).map_or(0, |resolved| resolved.label_index);
+                self.decisions.count(&snapshot, label_index, cell, mode);
+            }
+            Ok((Decided { answer: answered.answer, mode, version: answered.version }, echo))
+        })
+    }
+
+    /// One more call that waits for the store, unless it is too late for it or too many wait.
+    fn enter(&self, step: &mut Step, limit: TimeLimit) -> Result<(Instant, Gauge<'_>), Status> {
+        let deadline = limit.apply(step, self.limits.call_timeout)?;
+        let (in_progress, entered) = self.decisions.enter();
+        self.judge_load(in_progress)?;
+        Ok((deadline, entered))
+    }
+
+    fn judge_load(&self, in_progress: i64) -> Result<(), Status> {
         if usize::try_from(in_progress).is_ok_and(|calls| calls > self.limits.calls) {
             return Err(Status::resource_exhausted(format!(
                 "budgetd is overloaded: {} calls are waiting for the store",
                 self.limits.calls
             )));
         }
-        let answered = self.store.step(&dependency, step, deadline).await;
-        let answered = answered.map_err(|error| self.failure(&error, &dependency))?;
-        let mode = mode(&answered);
-        let snapshot = self.policies.snapshot();
-        let label_index = snapshot.resolve(&dependency).map_or(0, |resolved| resolved.label_index);
-        self.decisions.count(&snapshot, label_index, asked.answered(&answered.answer), mode);
-        Ok((Decided { answer: answered.answer, mode, version: answered.version }, echo))
+        Ok(())
     }
 
     /// Stores tell of themselves when they go away; state that cannot be read needs a person.

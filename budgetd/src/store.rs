@@ -1,6 +1,7 @@
 //! Where ledgers live. A store applies one [`Step`] atomically and knows nothing of gRPC.
 
 pub mod fallback;
+pub mod ground;
 pub mod memory;
 pub mod redis;
 
@@ -9,7 +10,8 @@ use std::{future::Future, time::Instant};
 use budget::{
     decision::{Answer, Step},
     ids::{DependencyId, PolicyVersion},
-    ledger::View,
+    lease::{HolderId, SyncAsk, Synced},
+    ledger::{HolderView, View},
 };
 
 /// An answer and what it was decided with.
@@ -23,6 +25,15 @@ pub struct Answered {
     pub shadow: bool,
     /// Decided by the fallback, the store being away.
     pub degraded: bool,
+}
+
+/// Where the metrics count a dependency: the position of its label under some version of the policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LabelAt {
+    /// Of the policies.
+    pub version: PolicyVersion,
+    /// In the labels of that version's snapshot.
+    pub index: usize,
 }
 
 /// Why a store did not answer. None of these is a decision.
@@ -46,9 +57,31 @@ pub enum StoreError {
     /// The caller's deadline passed before the step was sent: it was not applied.
     #[error("deadline passed while waiting")]
     DeadlinePassed,
+    /// The caller's deadline passed while the step was at the store: it may have been applied.
+    #[error("deadline passed while waiting for the store")]
+    Late,
     /// State of this dependency cannot be read; only it is affected.
     #[error("state of this dependency is corrupt: {0}")]
     Corrupt(String),
+}
+
+// === impl StoreError ===
+
+impl StoreError {
+    /// What to tell a caller whose deadline has passed: that, and not how the store was when it did.
+    #[must_use]
+    pub fn too_late(self) -> Self {
+        match self {
+            Self::Away(_) => Self::DeadlinePassed,
+            Self::Lost(_) => Self::Late,
+            Self::UnknownDependency(_)
+            | Self::NeverReached(_)
+            | Self::Overloaded
+            | Self::DeadlinePassed
+            | Self::Late
+            | Self::Corrupt(_) => self,
+        }
+    }
 }
 
 /// Keeps the ledgers of all dependencies.
@@ -60,6 +93,17 @@ pub trait Store: Send + Sync + 'static {
         step: Step,
         deadline: Instant,
     ) -> impl Future<Output = Result<Answered, StoreError>> + Send;
+
+    /// As [`Self::step`], with the dependency's label if the store has it at hand: looking it up costs more than counting.
+    fn step_labelled(
+        &self,
+        dependency: &DependencyId,
+        step: Step,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<(Answered, Option<LabelAt>), StoreError>> + Send {
+        let answered = self.step(dependency, step, deadline);
+        async move { Ok((answered.await?, None)) }
+    }
 
     /// What the ledger of a dependency looks like now; none if it has no state. Changes nothing.
     fn view(
@@ -75,4 +119,30 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
         deadline: Instant,
     ) -> impl Future<Output = Result<Vec<DependencyId>, StoreError>> + Send;
+
+    /// Decides what one holder tells and asks about a dependency, or fails by `deadline` at the latest. It carries a
+    /// sequence of its own: after [`StoreError::Lost`] the same ask may be sent again.
+    fn sync(
+        &self,
+        dependency: &DependencyId,
+        ask: SyncAsk,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Synced, StoreError>> + Send;
+
+    /// Holders of a dependency after `after` in the order of their names, at most `limit`. Changes nothing.
+    fn list_holders(
+        &self,
+        dependency: &DependencyId,
+        after: Option<&HolderId>,
+        limit: usize,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Vec<HolderView>, StoreError>> + Send;
+
+    /// Takes a holder's lease away from its next sync on. False if no such holder is known.
+    fn revoke(
+        &self,
+        dependency: &DependencyId,
+        holder: &HolderId,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 }

@@ -8,6 +8,7 @@ pub(crate) mod decisions;
 mod ledgers;
 mod logs;
 mod store;
+pub(crate) mod syncs;
 #[cfg(test)]
 mod tests;
 
@@ -71,8 +72,15 @@ impl Telemetry {
             .with_resource(Resource::builder().with_service_name("budgetd").build())
             .with_reader(exporter)
             .with_view(|instrument: &Instrument| {
-                let many = [decisions::DECISIONS, decisions::RELEASES, decisions::MODES, decisions::EXTENDS]
-                    .contains(&instrument.name());
+                let many = [
+                    decisions::DECISIONS,
+                    decisions::RELEASES,
+                    decisions::MODES,
+                    decisions::EXTENDS,
+                    syncs::SYNCS,
+                    syncs::REPORTED,
+                ]
+                .contains(&instrument.name());
                 let limit = if many { SERIES_MAX } else { return None };
                 Stream::builder().with_cardinality_limit(limit).build().ok()
             })
@@ -80,6 +88,7 @@ impl Telemetry {
         let meter = provider.meter("budgetd");
         let decisions = Arc::new(Decisions::default());
         decisions::register(&decisions, &meter);
+        syncs::register(&decisions, &meter);
         let store = Arc::new(StoreHealth::default());
         store::register(&store, &meter);
         let ledgers = Arc::new(Ledgers::default());

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use budget::{
     ids::{DependencyId, PolicyVersion},
-    ledger::Counters,
+    lease::HolderId,
+    ledger::{Counters, HolderView, Lending},
 };
-use budget_proto::convert::Mode;
+use budget_proto::convert::{Mode, Named};
 
 use crate::{Client, Error, client::deadline};
 
@@ -90,7 +91,21 @@ pub struct DependencyStatus {
     pub counters: Counters,
     /// The version the ledger was last decided with; none without state.
     pub ledger_version: Option<PolicyVersion>,
+    /// How leases stand; none where they are not permitted and none is out.
+    pub lending: Option<Lending>,
 }
+
+/// Some of the holders of one dependency.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HolderPage {
+    /// In name order.
+    pub holders: Vec<Holder>,
+    /// For the next page; none on the last.
+    pub next: Option<String>,
+}
+
+/// A holder, and the names of the units it holds parts of.
+pub type Holder = Named<HolderView>;
 
 /// Some of the dependencies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -165,5 +180,32 @@ impl Client {
         within: Duration,
     ) -> Result<StatusPage, Error> {
         self.transport().get_status(dependencies, page, deadline(within)).await
+    }
+
+    /// One page of the holders of a dependency's leases; `page` is [`HolderPage::next`] of the previous one.
+    ///
+    /// # Errors
+    /// Whatever is not an answer.
+    pub async fn list_holders(
+        &self,
+        dependency: &DependencyId,
+        page: Option<String>,
+        within: Duration,
+    ) -> Result<HolderPage, Error> {
+        self.transport().list_holders(dependency, page, deadline(within)).await
+    }
+
+    /// Takes a holder's lease away from its next sync on. False: no such holder is known.
+    ///
+    /// # Errors
+    /// Whatever is not an answer.
+    pub async fn revoke_lease(
+        &self,
+        dependency: &DependencyId,
+        holder: &HolderId,
+        why: &str,
+        within: Duration,
+    ) -> Result<bool, Error> {
+        self.transport().revoke_lease(dependency, holder, why, deadline(within)).await
     }
 }

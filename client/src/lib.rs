@@ -39,10 +39,12 @@ mod permit;
 mod session;
 mod transport;
 
-pub use admin::{Balance, DependencyStatus, PolicyPage, PolicyRule, PolicyView, StatusPage, UnitStatus};
+pub use admin::{
+    Balance, DependencyStatus, Holder, HolderPage, PolicyPage, PolicyRule, PolicyView, StatusPage, UnitStatus,
+};
 pub use budget_proto::{
     InvalidMessage, UnitNames,
-    convert::{Decision, Mode, Released, Reserved},
+    convert::{Decision, Mode, Named, Released, Reserved},
 };
 pub use client::{Client, Options, reservation_id};
 pub use clock::boot_time_ns;

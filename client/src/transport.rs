@@ -5,13 +5,14 @@ use std::{future::Future, time::Duration};
 use budget::{
     decision::{Extend, ExtendResult, Release, Reserve},
     ids::{DependencyId, PolicyVersion},
+    lease::HolderId,
     ledger::Counters,
 };
 use budget_proto::{
     InvalidMessage,
     convert::{
-        AskName, Asking, Mode, Released, Reply, Reserved, SyncReply, exact, extend_request, policy_version,
-        release_request, reserve_request, session_reply, sync_replies, sync_requests,
+        AskName, Asking, Mode, Released, Reply, Reserved, SyncReply, exact, extend_request, holder, lending,
+        policy_version, release_request, reserve_request, session_reply, sync_replies, sync_requests,
     },
     pb::{self, budget_admin_client::BudgetAdminClient, retry_budget_client::RetryBudgetClient},
 };
@@ -26,8 +27,8 @@ use tonic::{
 };
 
 use crate::{
-    Balance, Dependency, DependencyStatus, Error, Options, PolicyPage, PolicyRule, PolicyView, StatusPage, UnitStatus,
-    leasing::Asked,
+    Balance, Dependency, DependencyStatus, Error, HolderPage, Options, PolicyPage, PolicyRule, PolicyView, StatusPage,
+    UnitStatus, leasing::Asked,
 };
 
 /// A call of a session, encoded; its correlation id is set when it is queued.
@@ -190,6 +191,34 @@ impl Transport {
         received_version(response.version)
     }
 
+    pub(crate) async fn list_holders(
+        &self,
+        dependency: &DependencyId,
+        page: Option<String>,
+        deadline: Instant,
+    ) -> Result<HolderPage, Error> {
+        let dependency = dependency.as_str().to_owned();
+        let message = pb::ListHoldersRequest { dependency, page_size: None, page_token: page };
+        let mut client = self.admin.clone();
+        let response = call(message, deadline, |request| async move { client.list_holders(request).await }).await?;
+        let holders = response.holders.into_iter().map(holder).collect::<Result<_, _>>();
+        Ok(HolderPage { holders: holders.map_err(Error::UnexpectedAnswer)?, next: response.next_page_token })
+    }
+
+    pub(crate) async fn revoke_lease(
+        &self,
+        dependency: &DependencyId,
+        holder: &HolderId,
+        why: &str,
+        deadline: Instant,
+    ) -> Result<bool, Error> {
+        let (dependency, holder_id) = (dependency.as_str().to_owned(), holder.as_str().to_owned());
+        let message = pb::RevokeLeaseRequest { dependency, holder_id, why: why.to_owned() };
+        let mut client = self.admin.clone();
+        let response = call(message, deadline, |request| async move { client.revoke_lease(request).await }).await?;
+        Ok(response.revoked)
+    }
+
     pub(crate) async fn get_status(
         &self,
         dependencies: &[DependencyId],
@@ -301,6 +330,7 @@ fn dependency_status(status: pb::DependencyStatus) -> Result<DependencyStatus, I
             None => None,
             version => Some(policy_version("ledger_version", version)?),
         },
+        lending: status.lending.map(lending).transpose()?.map(|named| named.value),
     })
 }
 

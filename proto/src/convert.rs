@@ -4,6 +4,7 @@
 //! stricter than protobuf's. What goes out has been judged already; only a unit whose name the caller did not give, and
 //! a negative amount that a caller put into a [`Step`](budget::decision::Step), stop a request on its way out.
 
+mod holders;
 mod lease;
 mod request;
 mod response;
@@ -17,7 +18,7 @@ use budget::{
     units::EXACT_MAX,
 };
 
-pub use lease::amounts_message;
+pub use holders::{Named, holder, holder_id, holder_message, lending, lending_message};
 pub use request::{
     ATTEMPT_NUMBER_MAX, Echo, OPERATION_EXPIRES_IN_MS_MAX, Received, extend_request, release_request, reserve_request,
 };

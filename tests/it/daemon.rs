@@ -1,8 +1,13 @@
 //! The built daemon as its users run it: starting, ending, coming back.
 
-use std::{net::TcpStream, time::Duration};
+use std::{fs, net::TcpStream, time::Duration};
 
-use budget_tests::daemon::{self, Daemon};
+use budget_tests::{
+    daemon::{self, Daemon},
+    eventually::eventually,
+    redis_server::{Flavour, RedisServer},
+};
+use budgetd::clock::Clock;
 
 /// More than the daemon takes to end without open calls.
 const END_BOUND: Duration = Duration::from_secs(20);
@@ -33,6 +38,26 @@ fn a_frozen_daemon_goes_on() {
     daemon.thaw();
     daemon.terminate();
     assert!(daemon.wait(END_BOUND).success());
+}
+
+/// Seen to fail with two readings a second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_daemon_reads_the_policies_once_a_second() {
+    let redis = RedisServer::start(Flavour::Redis7);
+    let directory = tempfile::tempdir().unwrap();
+    let policy = directory.path().join("policy.toml");
+    fs::write(&policy, "[defaults]\nretry.ratio = 0.2\n").unwrap();
+    let _daemon = Daemon::start(&["--store", &redis.unix_url(), "--policy", &policy.to_string_lossy()]);
+    let readings = || redis.info("commandstats", "cmdstat_hmget", "calls");
+    let more = async |readings_before: u64, more: u64| {
+        eventually(END_BOUND, "policies are read", async || readings() >= readings_before + more).await;
+    };
+    // What is read at the start comes at once.
+    more(readings(), 3).await;
+    let start = Clock::instant();
+    more(readings(), 4).await;
+    let took = Clock::instant() - start;
+    assert!(took > Duration::from_millis(2_400), "{took:?}");
 }
 
 #[test]

@@ -193,8 +193,7 @@ async fn a02_a_black_hole_is_noticed_too() {
 
 #[tokio::test]
 async fn a02_a_wrong_password_is_said_without_showing_it() {
-    let server = RedisServer::start(Flavour::Redis7);
-    server.cli(&["CONFIG", "SET", "requirepass", "secret-of-the-server"]);
+    let server = RedisServer::start_with(Flavour::Redis7, &["--requirepass", "secret-of-the-server"]);
     let url = |password: &str| server.url().replace("redis://", &format!("redis://:{password}@"));
     let replica = Replica::start(&default_settings(url("wrong-guess")), Clock::system()).await;
     let started = Clock::instant();
@@ -312,6 +311,23 @@ async fn a24_a_call_whose_deadline_passes_in_the_queue_takes_nothing() {
     assert!(replica.admits("a", fresh_id()).await);
     assert_eq!(replica.view("a").await.unwrap().counters.originals_admitted, 3);
     assert_eq!(replica.metrics().queue_depth.load(Relaxed), 0);
+}
+
+/// The store is not to blame, so nobody is told that it is unavailable.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a24_a_deadline_that_passes_at_the_store_leaves_the_outcome_open() {
+    let server = RedisServer::start(Flavour::Redis7);
+    let proxy = Proxy::start(Upstream::Tcp(server.address())).await;
+    let replica = Replica::connect(&proxy.redis_url()).await;
+    assert!(replica.admits("a", fresh_id()).await);
+    let id = fresh_id();
+    proxy.hold_replies();
+    let soon = Clock::instant() + Duration::from_millis(50);
+    let late = replica.store.step(&dependency("a"), original(id), soon).await;
+    assert!(matches!(late, Err(StoreError::Late)), "{late:?}");
+    proxy.pass();
+    assert!(replica.admits("a", id).await);
+    assert_eq!(replica.view("a").await.unwrap().counters.originals_admitted, 2, "sent again, it is counted once");
 }
 
 /// Seen to fail with an unbounded queue: nothing is shed and callers wait for seconds.

@@ -163,7 +163,7 @@ async fn a_replica_with_old_policies_decides_by_the_new_ones() {
     let [first, second] = [Replica::connect(&server.url()).await, Replica::connect(&server.url()).await];
     first.put("a", "operation.max_attempts = 2").await;
     assert!(first.admits("a", fresh_id()).await);
-    // The second has not polled yet, or is about to; its call must be decided by what the ledger knows either way.
+    // Nobody polls for the second: its call must be decided by what the ledger knows.
     let answered = second.step("a", original(fresh_id())).await.unwrap();
     assert_eq!(answered.version, first.policies.snapshot().version());
     let Answer::Admitted(admitted) = answered.answer else { panic!("unlimited") };

@@ -115,7 +115,8 @@ impl RedisServer {
         Self::start_with(flavour, &[])
     }
 
-    /// Starts one with further arguments, such as `["--maxmemory", "4mb"]`.
+    /// Starts one with further arguments, such as `["--maxmemory", "4mb"]` or `["--requirepass", "secret"]`. The latter is
+    /// what [`Self::cli`] then uses.
     ///
     /// # Panics
     /// If it does not answer in time.
@@ -182,7 +183,7 @@ impl RedisServer {
     /// # Errors
     /// If the server does not answer in time, or answers with an error.
     pub fn try_cli<A: ToRedisArgs>(&self, arguments: &[A]) -> RedisResult<Value> {
-        command(&self.unix_url(), arguments)
+        command(&own_url(self.directory.path(), &self.config), arguments)
     }
 
     /// One number of a section of `INFO`, such as `("commandstats", "cmdstat_evalsha", "calls")` or, with an empty last
@@ -231,6 +232,15 @@ fn socket_in(directory: &Path) -> PathBuf {
     directory.join("redis.sock")
 }
 
+/// How this module reaches its server: by the socket, with the password it was started with.
+fn own_url(directory: &Path, config: &[String]) -> String {
+    let url = format!("redis+unix://{}", socket_in(directory).display());
+    match config.iter().skip_while(|argument| *argument != "--requirepass").nth(1) {
+        Some(password) => format!("{url}?pass={password}"),
+        None => url,
+    }
+}
+
 fn command<A: ToRedisArgs>(url: &str, arguments: &[A]) -> RedisResult<Value> {
     let mut connection = Client::open(url)?.get_connection_with_timeout(COMMAND_BOUND)?;
     connection.set_read_timeout(Some(COMMAND_BOUND))?;
@@ -244,17 +254,15 @@ fn command<A: ToRedisArgs>(url: &str, arguments: &[A]) -> RedisResult<Value> {
 
 /// None if the port is taken.
 fn launch(flavour: Flavour, port: u16, directory: &Path, config: &[String]) -> Option<Process> {
-    let socket = socket_in(directory);
     let mut launched = Command::new(flavour.binary());
     launched.current_dir(directory);
     launched.args(["--bind", "127.0.0.1", "--port"]).arg(port.to_string());
-    launched.arg("--unixsocket").arg(&socket);
+    launched.arg("--unixsocket").arg(socket_in(directory));
     launched.args(["--save", "", "--appendonly", "no", "--daemonize", "no", "--enable-debug-command", "yes"]);
     launched.args(config);
     let mut process = Process::spawn(flavour.name(), launched);
-    let url = format!("redis+unix://{}", socket.display());
-    // Any answer will do: with a password set, it is an error. It must come from this server, not from another on its
-    // port, which is why the socket is asked.
+    let url = own_url(directory, config);
+    // The answer must come from this server, not from another on its port, which is why the socket is asked.
     let answers = |process: &mut Process| {
         let answer = process.logged("eady to accept connections").then(|| command(&url, &["PING"]))?;
         answer.is_ok_and(|_| true).then_some(())
@@ -297,6 +305,16 @@ mod tests {
         server.freeze();
         server.thaw();
         assert_eq!(text(server.cli(&["PING"])), "PONG");
+    }
+
+    /// Seen to hang with the server asked whether it is ready without its password.
+    #[test]
+    fn a_server_with_a_password_is_reached_by_it_alone() {
+        let mut server = RedisServer::start_with(Flavour::Redis7, &["--requirepass", "secret-of-the-server"]);
+        server.restart();
+        assert_eq!(text(server.cli(&["PING"])), "PONG");
+        let refused = command(&server.unix_url(), &["PING"]).unwrap_err();
+        assert_eq!(refused.code(), Some("NOAUTH"));
     }
 
     #[test]

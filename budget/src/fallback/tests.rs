@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     decision::{Attempt, Cause, Cost, OperationAsk, Priority},
     ids::{Fingerprint, OperationId, ReservationId},
-    policy::{Limit, Spec, UnitLimit},
+    policy::{Limit, Mode, Spec, UnitLimit},
     units::Rate,
 };
 
@@ -127,6 +127,35 @@ fn the_rules_that_need_no_store_hold() {
     let expected =
         Admitted { start_after_ms: 0, permit_ttl_ms: 5, attempts_left: 2, replayed: false, would_be_denied: None };
     assert_eq!(admitted, expected);
+}
+
+/// Seen to fail with shadow mode left out of the fallback, and with what it lets through charged.
+#[test]
+fn shadow_mode_lets_through_what_the_fallback_refuses_and_charges_nothing() {
+    let spec = Spec { mode: Mode::Shadow, ratio_ppm: PPM, ..limited("10/s", Some(FallbackOriginals::Part(PPM))) };
+    let mut world = World::new(spec, 1);
+    let would_be = |world: &mut World, clock_ms, ask: &Reserve| world.ask(clock_ms, ask).unwrap().would_be_denied;
+    let retry = |number| Reserve::new(ReservationId([0; 16]), Attempt::retry(number, Cause::Transient));
+    for _ in 0..50 {
+        assert_eq!(would_be(&mut world, 0, &original()), Some(DenyReason::Fallback));
+    }
+    // No debt, and nothing earned for retries.
+    assert_eq!(would_be(&mut world, 200, &retry(2)), Some(DenyReason::Fallback));
+    assert_eq!(would_be(&mut world, 200, &original()), None);
+    assert_eq!(would_be(&mut world, 200, &retry(2)), None);
+    assert_eq!(would_be(&mut world, 200, &original()), Some(DenyReason::Fallback));
+    let late = Reserve { time_left_ms: Some(0), ..original() };
+    assert_eq!(would_be(&mut world, 900, &late), Some(DenyReason::NoTimeLeft));
+    assert_eq!(would_be(&mut world, 900, &retry(9)), Some(DenyReason::AttemptLimit));
+    // The kill switch and what needs the store hold in any mode.
+    let fingerprint = Fingerprint::from_slice(&[0; 16]).unwrap();
+    let operation = Some(OperationAsk { id: OperationId::new("o").unwrap(), fingerprint, expires_in_ms: None });
+    let tracked = world.ask(900, &Reserve { operation, ..original() }).unwrap_err();
+    assert_eq!(tracked.reason, DenyReason::OperationStoreAway);
+    world.numbers = world.policy.numbers(true, false);
+    assert_eq!(world.ask(900, &retry(2)).unwrap_err().reason, DenyReason::RetriesOff);
+    let mut deny = World::new(Spec { mode: Mode::Shadow, ..limited("1/s", Some(FallbackOriginals::Deny)) }, 1);
+    assert_eq!(would_be(&mut deny, 0, &original()), Some(DenyReason::Fallback));
 }
 
 #[test]

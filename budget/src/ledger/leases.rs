@@ -388,14 +388,19 @@ impl Ledger {
     /// How lending stands after the last call; none where leases are not permitted and none is out.
     #[must_use]
     pub fn lending(&self) -> Option<Lending> {
+        self.lending_at(self.now_ms)
+    }
+
+    /// How it stands once ledger time has come to `now_ms`, as far as no charge steps down until then.
+    pub(super) fn lending_at(&self, now_ms: i64) -> Option<Lending> {
         let leases = self.leases.as_ref()?;
         Some(Lending {
             epoch: leases.epoch,
             holders: self.holders(),
             charged: leases.charged.clone(),
-            unknown: leases.unknown(self.now_ms),
-            quarantine_left_ms: leases.quarantine_until_ms.saturating_sub(self.now_ms).max(0),
-            wait_left_ms: leases.wait_until_ms.saturating_sub(self.now_ms).max(0),
+            unknown: leases.unknown(now_ms),
+            quarantine_left_ms: leases.quarantine_until_ms.saturating_sub(now_ms).max(0),
+            wait_left_ms: leases.wait_until_ms.saturating_sub(now_ms).max(0),
             clock_debt_ms: leases.debt_ms,
         })
     }

@@ -13,9 +13,10 @@ impl Ledger {
         let Some(reservations) = &mut self.reservations else {
             return Answer::Released(ReleaseResult::Unknown);
         };
-        let Some(record) = reservations.get(release.id).copied() else {
+        let Some(found) = reservations.get_mut(release.id) else {
             return Answer::Released(ReleaseResult::Unknown);
         };
+        let record = *found.record;
         if record.state == State::Closed {
             return Answer::Released(ReleaseResult::AlreadyReleased);
         }
@@ -23,14 +24,14 @@ impl Ledger {
             return Answer::Released(ReleaseResult::Expired);
         }
         let named = release.operation.as_ref().map_or(0, OperationId::hash);
-        if reservations.detail(release.id).map_or(0, |detail| detail.operation) != named {
+        if found.detail().map_or(0, |detail| detail.operation) != named {
             return Answer::Invalid(Invalid::OperationMismatch);
         }
         let keep_permit = match &release.used {
             Use::NotSent => false,
             Use::Sent(sent) => sent.outcome == Outcome::Abandoned,
         };
-        let detail = reservations.close(release.id, keep_permit).unwrap_or_default();
+        let detail = found.close(keep_permit);
         if record.permit && !keep_permit {
             self.in_flight = self.in_flight.saturating_sub(1);
         }

@@ -66,6 +66,14 @@ enum Place {
     Queue,
 }
 
+/// One that was looked up, and what has to change along with it.
+pub(crate) struct Found<'a> {
+    pub(crate) record: &'a mut Record,
+    id: ReservationId,
+    permits: &'a mut i64,
+    details: &'a mut HashMap<ReservationId, Detail>,
+}
+
 /// All reservations of one ledger.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reservations {
@@ -108,6 +116,24 @@ impl Generation {
     }
 }
 
+// === impl Found ===
+
+impl Found<'_> {
+    pub(crate) fn detail(&self) -> Option<&Detail> {
+        self.details.get(&self.id)
+    }
+
+    /// Closes an open reservation; its permit goes unless it is kept. Returns what it remembered.
+    pub(crate) fn close(self, keep_permit: bool) -> Detail {
+        self.record.state = State::Closed;
+        if self.record.permit && !keep_permit {
+            self.record.permit = false;
+            *self.permits = self.permits.saturating_sub(1);
+        }
+        self.details.remove(&self.id).unwrap_or_default()
+    }
+}
+
 // === impl Reservations ===
 
 impl Reservations {
@@ -131,24 +157,37 @@ impl Reservations {
         }
     }
 
-    fn find(&self, id: ReservationId) -> Option<Place> {
-        [Place::First, Place::Second, Place::Queue]
-            .into_iter()
-            .find(|place| self.generation(*place).records.contains_key(&id))
+    /// The generations, the one that takes new reservations first, and the queue.
+    const fn places(&self) -> [Place; 3] {
+        if self.newer_is_second {
+            [Place::Second, Place::First, Place::Queue]
+        } else {
+            [Place::First, Place::Second, Place::Queue]
+        }
     }
 
-    pub(crate) fn get(&self, id: ReservationId) -> Option<&Record> {
-        self.find(id).and_then(|place| self.generation(place).records.get(&id))
+    pub(crate) fn get(&self, id: ReservationId) -> Option<(&Record, Option<&Detail>)> {
+        self.places().into_iter().find_map(|place| {
+            let generation = self.generation(place);
+            generation.records.get(&id).map(|record| (record, generation.details.get(&id)))
+        })
     }
 
-    pub(crate) fn detail(&self, id: ReservationId) -> Option<&Detail> {
-        self.find(id).and_then(|place| self.generation(place).details.get(&id))
+    /// Each look-up costs a miss of the cache where there are many.
+    pub(crate) fn get_mut(&mut self, id: ReservationId) -> Option<Found<'_>> {
+        let newer_first = if self.newer_is_second {
+            [&mut self.second, &mut self.first, &mut self.queued]
+        } else {
+            [&mut self.first, &mut self.second, &mut self.queued]
+        };
+        newer_first.into_iter().find_map(|Generation { records, details, permits, .. }| {
+            records.get_mut(&id).map(|record| Found { record, id, permits, details })
+        })
     }
 
     /// Remembers a reservation where its expiry fits.
     pub(crate) fn insert(&mut self, id: ReservationId, record: Record, detail: Detail, now_ms: i64, ttl_ms: i64) {
-        let (newer, older) =
-            if self.newer_is_second { (Place::Second, Place::First) } else { (Place::First, Place::Second) };
+        let [newer, older, _] = self.places();
         // A generation made under a longer permit life would return slots too late.
         let end_ms = now_ms.saturating_add(ttl_ms.saturating_mul(2));
         let fits = |generation: &Generation| (record.expires_ms..=end_ms).contains(&generation.end_ms);
@@ -158,7 +197,11 @@ impl Reservations {
             && record.expires_ms <= end_ms
         {
             self.newer_is_second = place == Place::Second;
-            self.generation_mut(place).end_ms = end_ms;
+            // It will take about as many as the one before it, and must not stop to grow.
+            let expected = self.generation(if place == newer { older } else { newer }).records.len();
+            let generation = self.generation_mut(place);
+            generation.end_ms = end_ms;
+            generation.records.reserve(expected);
             place
         } else {
             self.queue.insert((record.expires_ms, id));
@@ -167,21 +210,10 @@ impl Reservations {
         self.generation_mut(place).insert(id, record, detail);
     }
 
-    /// Closes an open reservation; its permit goes unless it is kept. Returns what it remembered.
-    pub(crate) fn close(&mut self, id: ReservationId, keep_permit: bool) -> Option<Detail> {
-        let generation = self.find(id).map(|place| self.generation_mut(place))?;
-        let record = generation.records.get_mut(&id)?;
-        record.state = State::Closed;
-        if record.permit && !keep_permit {
-            record.permit = false;
-            generation.permits = generation.permits.saturating_sub(1);
-        }
-        Some(generation.details.remove(&id).unwrap_or_default())
-    }
-
     /// Gives an open reservation a later end.
     pub(crate) fn extend(&mut self, id: ReservationId, expires_ms: i64) {
-        let Some(place) = self.find(id) else { return };
+        let holds = |place: &Place| self.generation(*place).records.contains_key(&id);
+        let Some(place) = self.places().into_iter().find(holds) else { return };
         let fits = place != Place::Queue && expires_ms <= self.generation(place).end_ms;
         if fits {
             if let Some(record) = self.generation_mut(place).records.get_mut(&id) {

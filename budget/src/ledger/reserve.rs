@@ -23,7 +23,7 @@ impl Ledger {
         let judged = self.judge_operation(ask).and_then(|()| self.judge_numbers(ask));
         match judged {
             Ok(wait_ms) => Answer::Admitted(self.admit(ask, wait_ms, None)),
-            Err(denied) if self.numbers.shadow && is_by_numbers(denied.reason) => {
+            Err(denied) if self.numbers.shadow && denied.reason.yields_to_shadow() => {
                 Answer::Admitted(self.admit(ask, 0, Some(denied.reason)))
             }
             Err(denied) => {
@@ -39,11 +39,10 @@ impl Ledger {
     /// The stored admission of a reservation that was seen before. Nothing is charged.
     fn replay(&self, ask: &Reserve) -> Option<Answer> {
         let reservations = self.reservations.as_ref().filter(|_| !ask.no_release)?;
-        let record = reservations.get(ask.id)?;
+        let (record, detail) = reservations.get(ask.id)?;
         if record.state != State::Open || record.expires_ms <= self.now_ms {
             return Some(Answer::Denied(Denied::because(DenyReason::AlreadyReleased)));
         }
-        let detail = reservations.detail(ask.id);
         if detail.map_or(0, |detail| detail.operation) != operation_hash(ask) {
             return Some(Answer::Invalid(Invalid::OperationMismatch));
         }
@@ -225,11 +224,8 @@ impl Ledger {
     }
 
     pub(super) fn extend(&mut self, extend: Extend) -> Answer {
-        let Some((reservations, record)) = self
-            .reservations
-            .as_mut()
-            .and_then(|reservations| reservations.get(extend.id).copied().map(|record| (reservations, record)))
-        else {
+        let Some(reservations) = &mut self.reservations else { return Answer::Extended(ExtendResult::Unknown) };
+        let Some(record) = reservations.get(extend.id).map(|(record, _)| *record) else {
             return Answer::Extended(ExtendResult::Unknown);
         };
         if record.state == State::Closed {
@@ -243,28 +239,6 @@ impl Ledger {
             reservations.extend(extend.id, expires_ms);
         }
         Answer::Extended(ExtendResult::Extended(expires_ms.saturating_sub(self.now_ms)))
-    }
-}
-
-/// What a policy's numbers refuse is admitted in shadow mode. The kill switch is an operator's word and an operation's
-/// state is a fact: both hold in any mode.
-const fn is_by_numbers(reason: DenyReason) -> bool {
-    match reason {
-        DenyReason::NoTimeLeft
-        | DenyReason::AttemptLimit
-        | DenyReason::RetryBudget
-        | DenyReason::InFlight
-        | DenyReason::Cost
-        | DenyReason::Admission => true,
-        DenyReason::RetriesOff
-        | DenyReason::AlreadyReleased
-        | DenyReason::InProgress
-        | DenyReason::Completed
-        | DenyReason::Conflict
-        | DenyReason::OutcomeUnknown
-        | DenyReason::OutOfOrder
-        | DenyReason::Fallback
-        | DenyReason::OperationStoreAway => false,
     }
 }
 

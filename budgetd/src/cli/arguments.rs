@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use budget::{
     ids::{Fingerprint, ReservationId},
+    lease::HolderId,
     units::{parse_decimal_ppm, parse_duration_ms},
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -32,6 +33,11 @@ pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
 pub(super) fn reservation_id(text: &str) -> Result<ReservationId, String> {
     let rule = "must be 32 hexadecimal digits";
     ReservationId::from_slice(&hex(text).ok_or(rule)?).map_err(|_| rule.to_owned())
+}
+
+/// The name of a holder.
+pub(super) fn holder_id(text: &str) -> Result<HolderId, String> {
+    HolderId::new(text).map_err(|rule| rule.to_string())
 }
 
 /// 32 to 64 hexadecimal digits.

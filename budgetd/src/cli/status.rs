@@ -2,14 +2,16 @@
 
 use std::{io::Write, time::Duration};
 
-use budget::ids::DependencyId;
-use budget_client::{Balance, Client, Dependency, DependencyStatus, StatusPage};
+use budget::{ids::DependencyId, ledger::Lending};
+use budget_client::{Balance, Client, Dependency, DependencyStatus, StatusPage, UnitNames};
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{
-    Connection, Failure, PAGES_MAX, Verdict, arguments, one_line,
-    table::{Table, print_json, tokens, version_json},
+    Connection, Failure, PAGES_MAX, Verdict, arguments,
+    holders::amounts_json,
+    one_line,
+    table::{Table, duration, print_json, tokens, version_json},
 };
 
 /// Moves to the top left and clears what is below.
@@ -151,7 +153,32 @@ fn notes(status: &DependencyStatus) -> String {
     let counted = counted.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
     let off = status.retries_off.then(|| "RETRIES OFF".to_owned());
     let overuse = (counters.overuse_micros > 0).then(|| format!("{} overused", tokens(counters.overuse_micros)));
-    off.into_iter().chain(counted).chain(overuse).collect::<Vec<_>>().join(", ")
+    let leased = status.lending.iter().map(leased);
+    off.into_iter().chain(leased).chain(counted).chain(overuse).collect::<Vec<_>>().join(", ")
+}
+
+/// What is leased, and what is unknown.
+fn leased(lending: &Lending) -> String {
+    let holders = match lending.holders {
+        0 => "no holders".to_owned(),
+        1 => "1 holder".to_owned(),
+        more => format!("{more} holders"),
+    };
+    let charged = &lending.charged;
+    let mut text = format!("{holders} (epoch {})", lending.epoch.number);
+    if lending.holders > 0 {
+        let (rate, burst, retries) = (tokens(charged.rate), tokens(charged.burst), tokens(charged.retry_burst));
+        text.push_str(&format!(" with {rate}/s, burst {burst}, retries {retries}"));
+        if charged.slots > 0 {
+            text.push_str(&format!(", slots {}", charged.slots));
+        }
+    }
+    for (left_ms, what) in [(lending.wait_left_ms, "WAITS"), (lending.quarantine_left_ms, "QUARANTINE")] {
+        if left_ms > 0 {
+            text.push_str(&format!(", {what} {}", duration(left_ms)));
+        }
+    }
+    text
 }
 
 fn document(status: &StatusPage) -> Value {
@@ -180,6 +207,7 @@ fn dependency_json(status: &DependencyStatus) -> Value {
         "in_flight": status.in_flight,
         "max_in_flight": status.max_in_flight,
         "ledger_version": status.ledger_version.map(version_json),
+        "lending": status.lending.as_ref().map(lending_json),
         "counters": {
             "originals_admitted": counters.originals_admitted,
             "retries_admitted": counters.retries_admitted,
@@ -192,5 +220,19 @@ fn dependency_json(status: &DependencyStatus) -> Value {
             "account_signals": counters.account_signals,
             "would_be_denied": counters.would_be_denied,
         },
+    })
+}
+
+/// Parts of cost units are shown by `budgetd holders`.
+fn lending_json(lending: &Lending) -> Value {
+    let none = UnitNames::default();
+    json!({
+        "epoch": { "number": lending.epoch.number, "id": lending.epoch.id },
+        "holders": lending.holders,
+        "charged": amounts_json(&lending.charged, &none),
+        "unknown": amounts_json(&lending.unknown, &none),
+        "quarantine_left_ms": lending.quarantine_left_ms,
+        "wait_left_ms": lending.wait_left_ms,
+        "clock_debt_ms": lending.clock_debt_ms,
     })
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod checked;
+mod leases;
 mod served;
 
 use budget::{
@@ -55,6 +56,9 @@ fn arguments_that_make_sense() {
         "b status a b --watch --every 500ms",
         "b retries off payments --why incident",
         "b retries on --all",
+        "b check policies.toml --config budgetd.toml --json",
+        "b holders payments --json",
+        "b lease revoke payments pod-1 --why incident",
     ];
     for line in lines {
         assert!(parse(line).is_ok(), "{line}: {}", parse(line).unwrap_err());
@@ -107,6 +111,10 @@ fn arguments_that_make_none_are_usage_errors() {
         "b retries off",
         "b retries off payments --all",
         "b retries maybe payments",
+        "b holders",
+        "b lease",
+        "b lease revoke payments",
+        "b lease grant payments pod-1",
     ];
     for line in lines {
         let error = parse(line).err().unwrap_or_else(|| panic!("{line} was accepted"));
@@ -237,6 +245,7 @@ fn payments(counters: Counters) -> DependencyStatus {
         max_in_flight: Some(200),
         counters,
         ledger_version: Some(PolicyVersion { number: 3, id: 99 }),
+        lending: None,
     }
 }
 

@@ -38,6 +38,13 @@ pub struct Settings {
     /// The namespace: what every key in Redis starts with [default: budgetd]
     #[arg(long, env = "BUDGETD_PREFIX", value_name = "TEXT")]
     pub prefix: Option<String>,
+    /// For this one start of a daemon with the memory store, an operator's word: no lease of an earlier daemon is in use
+    /// any more. Dependencies begin without quarantine; the word is withdrawn when such a lease turns up. Not for a
+    /// supervisor that starts the daemon again, so it is read from nowhere else
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL",
+        hide_possible_values = true)]
+    #[serde(skip)]
+    pub no_leases_out: Option<bool>,
     /// A TOML file of policies, imported when its content has changed since the last import
     #[arg(long, env = "BUDGETD_POLICY", value_name = "FILE")]
     pub policy: Option<PathBuf>,
@@ -112,6 +119,7 @@ impl Settings {
             insecure: self.insecure.or(other.insecure),
             store: self.store.or(other.store),
             prefix: self.prefix.or(other.prefix),
+            no_leases_out: self.no_leases_out.or(other.no_leases_out),
             policy: self.policy.or(other.policy),
             ready_file: self.ready_file.or(other.ready_file),
             log_format: self.log_format.or(other.log_format),

@@ -152,3 +152,14 @@ fn time_limits_of_leases_stand_in_a_file() {
         assert!(error.contains(expected), "{error}, not {expected}");
     }
 }
+
+#[test]
+fn a_word_about_leases_is_given_on_the_command_line_and_for_this_process_only() {
+    assert!(!load(&[]).unwrap().no_leases_out);
+    assert!(load(&["--no-leases-out"]).unwrap().no_leases_out);
+    assert!(!load(&["--no-leases-out=false"]).unwrap().no_leases_out);
+    let error = load(&["--no-leases-out", "--store", "redis://host"]).unwrap_err();
+    assert!(error.starts_with("no-leases-out is true: is a word about the memory store"), "{error}");
+    let (_directory, path) = file("no_leases_out = true\n");
+    assert!(load(&["--config", &path]).unwrap_err().contains("no_leases_out"));
+}

@@ -87,6 +87,8 @@ pub struct Switched {
 pub struct Policies {
     repository: Box<dyn AnyRepository>,
     current: RwLock<Arc<Snapshot>>,
+    /// The id of `current`'s version, set after it.
+    current_id: AtomicI64,
     last_error: Mutex<Option<String>>,
     /// Highest version number seen anywhere.
     highest: AtomicI64,
@@ -142,6 +144,7 @@ impl Policies {
         let this = Self {
             repository: Box::new(repository),
             current: RwLock::new(Arc::new(snapshot)),
+            current_id: AtomicI64::new(PolicyVersion::default().id),
             last_error: Mutex::new(None),
             highest: AtomicI64::new(0),
             begun: AtomicU64::new(0),
@@ -158,6 +161,13 @@ impl Policies {
     #[must_use]
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether the snapshot is still of this version, by its random id. Every call on every processor asks that, and it
+    /// costs less than to take the snapshot.
+    #[must_use]
+    pub fn is_current(&self, version: PolicyVersion) -> bool {
+        self.current_id.load(Ordering::Acquire) == version.id
     }
 
     /// Why the snapshot may not be what was written last; none while all is well.

@@ -6,6 +6,7 @@ mod bounds;
 mod calls;
 mod cancelled;
 mod health;
+mod leases;
 mod session;
 mod stopping;
 
@@ -14,7 +15,12 @@ use std::{
     time::Instant,
 };
 
-use budget::{decision::Step, ids::DependencyId, ledger::View};
+use budget::{
+    decision::Step,
+    ids::DependencyId,
+    lease::{HolderId, SyncAsk, Synced},
+    ledger::{HolderView, View},
+};
 use budget_proto::pb::{self, budget_admin_client::BudgetAdminClient, retry_budget_client::RetryBudgetClient};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -71,14 +77,21 @@ impl Drop for Waits<'_> {
     }
 }
 
-impl Store for Gated {
-    async fn step(&self, dependency: &DependencyId, step: Step, deadline: Instant) -> Result<Answered, StoreError> {
+impl Gated {
+    async fn pass(&self, deadline: Instant) -> Result<(), StoreError> {
         let mut open = self.open.clone();
         if !*open.borrow() {
             let _waits = Waits::new(&self.waiting);
             let opened = timeout_at(deadline.into(), open.wait_for(|open| *open)).await;
             opened.map_err(|_| StoreError::DeadlinePassed)?.map_err(|_| StoreError::Away("gate is gone".into()))?;
         }
+        Ok(())
+    }
+}
+
+impl Store for Gated {
+    async fn step(&self, dependency: &DependencyId, step: Step, deadline: Instant) -> Result<Answered, StoreError> {
+        self.pass(deadline).await?;
         self.inner.step(dependency, step, deadline).await
     }
 
@@ -93,6 +106,30 @@ impl Store for Gated {
         deadline: Instant,
     ) -> Result<Vec<DependencyId>, StoreError> {
         self.inner.known(after, limit, deadline).await
+    }
+
+    async fn sync(&self, dependency: &DependencyId, ask: SyncAsk, deadline: Instant) -> Result<Synced, StoreError> {
+        self.pass(deadline).await?;
+        self.inner.sync(dependency, ask, deadline).await
+    }
+
+    async fn list_holders(
+        &self,
+        dependency: &DependencyId,
+        after: Option<&HolderId>,
+        limit: usize,
+        deadline: Instant,
+    ) -> Result<Vec<HolderView>, StoreError> {
+        self.inner.list_holders(dependency, after, limit, deadline).await
+    }
+
+    async fn revoke(
+        &self,
+        dependency: &DependencyId,
+        holder: &HolderId,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
+        self.inner.revoke(dependency, holder, deadline).await
     }
 }
 
@@ -120,7 +157,7 @@ impl Daemon {
         let (clock, hands) = Clock::manual(START_MS);
         let policies = Arc::new(Policies::start(MemoryRepository::default(), Some(&file)).await.unwrap());
         let (gate, open) = watch::channel(true);
-        let inner = MemoryStore::new(Arc::clone(&policies), clock.clone());
+        let inner = MemoryStore::new(Arc::clone(&policies), clock.clone()).with_no_leases_out();
         let store = Arc::new(Gated { inner, open, waiting: AtomicUsize::new(0) });
         let server = Server::bind(config).await.unwrap().with_clock(clock);
         let (addresses, telemetry) = (server.addresses().clone(), server.telemetry());
@@ -128,7 +165,7 @@ impl Daemon {
         let serving = tokio::spawn(server.serve_store(
             Arc::clone(&store),
             StoreKind::MEMORY,
-            policies,
+            (policies, Arc::new(Sharers::new(1))),
             JoinSet::new(),
             async move { drop(stopped.await) },
         ));

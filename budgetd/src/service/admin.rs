@@ -1,5 +1,6 @@
-//! BudgetAdmin: policies, status, and the kill switch.
+//! BudgetAdmin: policies, status, the kill switch, and holders of leases.
 
+mod holders;
 mod status_page;
 
 use std::sync::Arc;
@@ -116,6 +117,20 @@ impl<S: Store> pb::budget_admin_server::BudgetAdmin for Admin<S> {
         request: Request<pb::SetRetriesRequest>,
     ) -> Result<Response<pb::SetRetriesResponse>, Status> {
         self.set_retries(request.into_inner()).await.inspect_err(self.0.failed(Call::Admin)).map(Response::new)
+    }
+
+    async fn list_holders(
+        &self,
+        request: Request<pb::ListHoldersRequest>,
+    ) -> Result<Response<pb::ListHoldersResponse>, Status> {
+        self.holders(request.get_ref()).await.inspect_err(self.0.failed(Call::Admin)).map(Response::new)
+    }
+
+    async fn revoke_lease(
+        &self,
+        request: Request<pb::RevokeLeaseRequest>,
+    ) -> Result<Response<pb::RevokeLeaseResponse>, Status> {
+        self.revoke(request.get_ref()).await.inspect_err(self.0.failed(Call::Admin)).map(Response::new)
     }
 }
 

@@ -4,9 +4,11 @@ use std::time::{Duration, Instant};
 
 use budget::decision::Step;
 use budget_proto::InvalidMessage;
-use tonic::{Status, metadata::MetadataMap};
+use tonic::{Status, codegen::http::HeaderName, metadata::MetadataMap};
 
 const HEADER: &str = "grpc-timeout";
+/// Parsed once, and not by each call.
+static HEADER_NAME: HeaderName = HeaderName::from_static(HEADER);
 const FORM: &str = "must be 1 to 8 digits and one of H, M, S, m, u, n";
 
 /// The time a call has, counted from its arrival.
@@ -21,7 +23,7 @@ pub(crate) struct TimeLimit {
 impl TimeLimit {
     /// Of a call that arrived at `now` with these headers.
     pub(crate) fn of(metadata: &MetadataMap, now: Instant) -> Result<Self, InvalidMessage> {
-        let until = match metadata.get(HEADER) {
+        let until = match metadata.as_ref().get(&HEADER_NAME) {
             None => None,
             Some(value) => {
                 let text = value.to_str().unwrap_or("");
@@ -35,6 +37,15 @@ impl TimeLimit {
     /// Of a call that arrived at `now` on a stream that has until `self` ends.
     pub(crate) const fn on_stream(self, now: Instant) -> Self {
         Self { now, until: self.until }
+    }
+
+    /// When a call that says nothing else of its time must have been answered.
+    pub(crate) fn until(self, default: Duration) -> Result<Instant, Status> {
+        match self.until {
+            Some(until) if until <= self.now => Err(Status::deadline_exceeded("the call's deadline has passed")),
+            Some(until) => Ok(until),
+            None => Ok(self.now + default),
+        }
     }
 
     /// Gives a Reserve what is left of its time, and says when the store must have answered.

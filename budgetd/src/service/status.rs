@@ -12,7 +12,7 @@ pub(super) fn of_store(error: &StoreError, dependency: &DependencyId) -> Status 
             Status::unavailable(error.to_string())
         }
         StoreError::Overloaded => Status::resource_exhausted(format!("budgetd is overloaded: {error}")),
-        StoreError::DeadlinePassed => Status::deadline_exceeded(error.to_string()),
+        StoreError::DeadlinePassed | StoreError::Late => Status::deadline_exceeded(error.to_string()),
         StoreError::Corrupt(why) => {
             Status::internal(format!("state of dependency {:?} is corrupt: {why}", dependency.as_str()))
         }
@@ -29,9 +29,26 @@ pub(super) fn of_policies(error: &PoliciesError) -> Status {
         PoliciesError::Random(_) => Status::internal(text),
         PoliciesError::Store(error) => match error {
             StoreError::Overloaded => Status::resource_exhausted(text),
-            StoreError::DeadlinePassed => Status::deadline_exceeded(text),
+            StoreError::DeadlinePassed | StoreError::Late => Status::deadline_exceeded(text),
             StoreError::Corrupt(_) | StoreError::UnknownDependency(_) => Status::internal(text),
             StoreError::Away(_) | StoreError::Lost(_) | StoreError::NeverReached(_) => Status::unavailable(text),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::*;
+
+    #[test]
+    fn a24_whoever_is_late_learns_just_that() {
+        let name = DependencyId::new("pay").unwrap();
+        for late in [StoreError::DeadlinePassed, StoreError::Late] {
+            assert_eq!(of_store(&late, &name).code(), Code::DeadlineExceeded);
+            assert_eq!(of_policies(&PoliciesError::Store(late)).code(), Code::DeadlineExceeded);
+        }
+        assert_eq!(of_store(&StoreError::Lost("no reply".to_owned()), &name).code(), Code::Unavailable);
     }
 }

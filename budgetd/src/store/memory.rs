@@ -4,29 +4,34 @@
 //! the store answers at once and never suspends. Names come from callers, so those that no policy names are bounded, and
 //! go when they have been idle for long enough that nothing is given away by forgetting them.
 
+mod leases;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    collections::{BinaryHeap, HashMap, hash_map::RandomState},
+    collections::{BinaryHeap, HashMap, HashSet, hash_map::RandomState},
     fmt,
+    future::{Future, ready},
     hash::BuildHasher,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicI64, AtomicUsize, Ordering},
     },
-    time::Duration,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use budget::{
     decision::{Answer, ExtendResult, ReleaseResult, Step},
     ids::DependencyId,
-    lease::Ground,
-    ledger::{Ledger, Start, View},
+    lease::{Epoch, Ground, HolderId, SyncAsk, Synced},
+    ledger::{HolderView, Ledger, Start, View},
 };
 
-use super::{Answered, Store, StoreError};
+use super::{
+    Answered, LabelAt, Store, StoreError,
+    fallback::{Fallbacks, Sharers},
+    ground::{self, Grounds},
+};
 use crate::{
     clock::Clock,
     policies::{Policies, Resolved, Snapshot},
@@ -53,11 +58,20 @@ pub struct MemoryStore {
     hasher: RandomState,
     shards: Box<[Mutex<Shard>; SHARDS]>,
     next_sweep: AtomicUsize,
+    grounds: Grounds,
+    identity: i64,
+    /// The clock since boot when this store began.
+    begun_ms: i64,
+    /// The highest epoch number of all ledgers that were forgotten.
+    forgotten_epoch: AtomicI64,
+    fallbacks: Fallbacks,
 }
 
 #[derive(Default)]
 struct Shard {
     entries: HashMap<DependencyId, Box<Entry>>,
+    /// Those whose time needs heartbeats.
+    beating: HashSet<DependencyId>,
     swept_ms: i64,
 }
 
@@ -81,7 +95,14 @@ impl MemoryStore {
     /// As [`Self::new`], with another beginning of ledgers; for comparing stores.
     #[must_use]
     pub fn starting(policies: Arc<Policies>, clock: Clock, start: Start) -> Self {
+        let fallbacks = Fallbacks::new(Arc::clone(&policies), Arc::new(Sharers::new(1)), clock.clone());
         Self {
+            grounds: Grounds::new(false),
+            // Any will do where the system gives none: state never outlives the process.
+            identity: ground::random_id().unwrap_or(1),
+            begun_ms: clock.boot_ms(),
+            forgotten_epoch: AtomicI64::new(0),
+            fallbacks,
             policies,
             clock,
             start,
@@ -108,29 +129,85 @@ impl MemoryStore {
     /// # Errors
     /// If the policies refuse the dependency.
     pub fn apply(&self, dependency: &DependencyId, step: &Step) -> Result<Answered, StoreError> {
-        let snapshot = self.policies.snapshot();
-        let mut shard = self.shard(dependency);
-        // Read under the lock, so that time does not step back from one call of a ledger to the next.
-        let now_ms = self.clock.now_ms();
-        if let Some(entry) = shard.entries.get_mut(dependency) {
-            if entry.resolved.version < snapshot.version() {
-                let resolved = snapshot.resolve(dependency).map_err(StoreError::UnknownDependency)?;
-                self.renamed(entry.resolved.named, resolved.named);
-                entry.resolved = resolved;
-            }
-            return Ok(entry.apply(step, now_ms));
+        self.decide(dependency, step).map(|(answered, _)| answered)
+    }
+
+    fn decide(&self, dependency: &DependencyId, step: &Step) -> Result<(Answered, Option<LabelAt>), StoreError> {
+        let absent = |resolved: &Resolved| {
+            let (version, shadow) = (resolved.version, resolved.numbers.shadow);
+            let answered = |answer| Answered { answer, version, shadow, degraded: false };
+            without_state(step).map(|answer| Some((answered(answer), label(resolved))))
+        };
+        let decided = self.call(dependency, absent, |entry, _| entry.apply(step))?;
+        match (decided, step) {
+            (Some((answered, label)), _) => Ok((answered, Some(label))),
+            (None, Step::Reserve(ask)) => Ok((self.fallbacks.decide(dependency, ask)?, None)),
+            (None, Step::Release(_) | Step::Extend(_)) => Err(StoreError::Away("it waits for an earlier one".into())),
         }
-        let resolved = snapshot.resolve(dependency).map_err(StoreError::UnknownDependency)?;
-        if let Some(answer) = without_state(step) {
-            let shadow = resolved.numbers.shadow;
-            return Ok(Answered { answer, version: resolved.version, shadow, degraded: false });
+    }
+
+    /// One call on the ledger of a dependency, brought to the present. `absent` may answer where there is no ledger;
+    /// otherwise one begins.
+    fn call<T>(
+        &self,
+        dependency: &DependencyId,
+        absent: impl FnOnce(&Resolved) -> Option<T>,
+        call: impl FnOnce(&mut Entry, &Ground) -> T,
+    ) -> Result<T, StoreError> {
+        let mut shard = self.shard(dependency);
+        let Shard { entries, beating, .. } = &mut *shard;
+        if let Some(entry) = entries.get_mut(dependency) {
+            if !self.policies.is_current(entry.resolved.version) {
+                self.resolve_anew(&self.policies.snapshot(), dependency, entry)?;
+            }
+            return self.call_entry(dependency, entry, beating, call);
+        }
+        let resolved = self.policies.snapshot().resolve(dependency).map_err(StoreError::UnknownDependency)?;
+        if let Some(answer) = absent(&resolved) {
+            return Ok(answer);
         }
         let mut shard = self.admit(shard, dependency, resolved.named)?;
-        let entry = shard.entries.entry(dependency.clone()).or_insert_with(|| {
+        let Shard { entries, beating, .. } = &mut *shard;
+        let now_ms = self.clock.now_ms();
+        let entry = entries.entry(dependency.clone()).or_insert_with(|| {
             let ledger = Ledger::new(resolved.version, Arc::clone(&resolved.numbers), self.start, now_ms);
             Box::new(Entry { resolved, used_ms: now_ms, ledger })
         });
-        Ok(entry.apply(step, now_ms))
+        self.call_entry(dependency, entry, beating, call)
+    }
+
+    fn call_entry<T>(
+        &self,
+        dependency: &DependencyId,
+        entry: &mut Entry,
+        beating: &mut HashSet<DependencyId>,
+        call: impl FnOnce(&mut Entry, &Ground) -> T,
+    ) -> Result<T, StoreError> {
+        // Read under the lock, so that time does not step back from one call of a ledger to the next.
+        let now_ms = self.clock.now_ms();
+        entry.used_ms = now_ms;
+        let ground = self.begin(entry, now_ms, None)?;
+        let answer = call(entry, &ground);
+        self.grounds.learned(&ground, entry.ledger.epoch());
+        if entry.ledger.needs_beats() && !beating.contains(dependency) {
+            beating.insert(dependency.clone());
+        }
+        Ok(answer)
+    }
+
+    /// Takes newer policies into account.
+    fn resolve_anew(
+        &self,
+        snapshot: &Snapshot,
+        dependency: &DependencyId,
+        entry: &mut Entry,
+    ) -> Result<(), StoreError> {
+        if entry.resolved.version < snapshot.version() {
+            let resolved = snapshot.resolve(dependency).map_err(StoreError::UnknownDependency)?;
+            self.renamed(entry.resolved.named, resolved.named);
+            entry.resolved = resolved;
+        }
+        Ok(())
     }
 
     /// Makes room for one more name, or refuses it.
@@ -192,21 +269,19 @@ impl MemoryStore {
     }
 
     fn keeps(&self, snapshot: &Snapshot, dependency: &DependencyId, entry: &mut Entry, now_ms: i64) -> bool {
-        if entry.resolved.version < snapshot.version()
-            && let Ok(resolved) = snapshot.resolve(dependency)
-        {
-            // So that old policies go, and a removed rule lets its ledger go.
-            self.renamed(entry.resolved.named, resolved.named);
-            entry.resolved = resolved;
-        }
+        // So that old policies go, and a removed rule lets its ledger go. What is refused by now goes by time.
+        let _refused = self.resolve_anew(snapshot, dependency, entry);
         let idle_ms = now_ms.saturating_sub(entry.used_ms);
-        if idle_ms >= TIDY_AFTER_MS {
-            entry.begin(now_ms);
+        if idle_ms >= TIDY_AFTER_MS && self.begin(entry, now_ms, None).is_err() {
+            return true;
         }
         let idle_ttl_ms = entry.ledger.idle_ttl_ms();
-        let keeps = idle_ttl_ms == 0 || idle_ms < idle_ttl_ms;
-        if !keeps && !entry.resolved.named {
-            self.unnamed.fetch_sub(1, Ordering::Relaxed);
+        let keeps = idle_ttl_ms == 0 || idle_ms < idle_ttl_ms || entry.ledger.needs_beats();
+        if !keeps {
+            self.forgotten_epoch.fetch_max(entry.ledger.epoch().number, Ordering::Relaxed);
+            if !entry.resolved.named {
+                self.unnamed.fetch_sub(1, Ordering::Relaxed);
+            }
         }
         keeps
     }
@@ -247,9 +322,23 @@ fn without_state(step: &Step) -> Option<Answer> {
     }
 }
 
+fn label(resolved: &Resolved) -> LabelAt {
+    LabelAt { version: resolved.version, index: resolved.label_index }
+}
+
 impl Store for MemoryStore {
     async fn step(&self, dependency: &DependencyId, step: Step, _: Instant) -> Result<Answered, StoreError> {
         self.apply(dependency, &step)
+    }
+
+    fn step_labelled(
+        &self,
+        dependency: &DependencyId,
+        step: Step,
+        _: Instant,
+    ) -> impl Future<Output = Result<(Answered, Option<LabelAt>), StoreError>> + Send {
+        // Nothing is left to do in the future, so that it is small.
+        ready(self.decide(dependency, &step))
     }
 
     async fn view(&self, dependency: &DependencyId, _: Instant) -> Result<Option<View>, StoreError> {
@@ -272,6 +361,25 @@ impl Store for MemoryStore {
         }
         Ok(page.into_sorted_vec())
     }
+
+    async fn sync(&self, dependency: &DependencyId, ask: SyncAsk, _: Instant) -> Result<Synced, StoreError> {
+        self.sync_now(dependency, &ask)
+    }
+
+    async fn list_holders(
+        &self,
+        dependency: &DependencyId,
+        after: Option<&HolderId>,
+        limit: usize,
+        _: Instant,
+    ) -> Result<Vec<HolderView>, StoreError> {
+        let shard = self.shard(dependency);
+        Ok(shard.entries.get(dependency).map(|entry| entry.ledger.list_holders(after, limit)).unwrap_or_default())
+    }
+
+    async fn revoke(&self, dependency: &DependencyId, holder: &HolderId, _: Instant) -> Result<bool, StoreError> {
+        self.call(dependency, |_| Some(false), |entry, _| entry.ledger.revoke(holder))
+    }
 }
 
 impl fmt::Debug for MemoryStore {
@@ -283,16 +391,13 @@ impl fmt::Debug for MemoryStore {
 // === impl Entry ===
 
 impl Entry {
-    fn apply(&mut self, step: &Step, now_ms: i64) -> Answered {
-        self.used_ms = now_ms;
-        self.begin(now_ms);
+    /// None: another store may still answer for this one, which decides nothing until then.
+    fn apply(&mut self, step: &Step) -> Option<(Answered, LabelAt)> {
+        if matches!(step, Step::Reserve(_)) && self.ledger.direct_wait_ms() > 0 {
+            return None;
+        }
         let answer = self.ledger.step(step);
-        Answered { answer, version: self.ledger.version(), shadow: self.ledger.shadow(), degraded: false }
-    }
-
-    fn begin(&mut self, now_ms: i64) {
-        // The snapshot is the newest there is in this process, so there is nothing to re-read.
-        let begun = self.ledger.begin(self.resolved.version, &self.resolved.numbers, true, now_ms, &Ground::default());
-        debug_assert!(begun.is_ok(), "a forced call is never stale");
+        let (version, shadow) = (self.ledger.version(), self.ledger.shadow());
+        Some((Answered { answer, version, shadow, degraded: false }, label(&self.resolved)))
     }
 }

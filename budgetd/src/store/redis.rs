@@ -32,7 +32,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use budget::{decision::Step, ids::DependencyId, ledger::View};
+use budget::{
+    decision::Step,
+    ids::DependencyId,
+    lease::{Epoch, HolderId, NotLeased, SyncAnswer, SyncAsk, Synced},
+    ledger::{HolderView, View},
+};
 use deadpool_redis::redis::cmd;
 use tokio::{task::AbortHandle, time::timeout_at};
 
@@ -60,6 +65,7 @@ const KNOWN_FRESH: Duration = Duration::from_secs(1);
 /// A [`Store`] in Redis. Its background work ends when it is dropped.
 pub struct RedisStore {
     redis: Arc<Redis>,
+    policies: Arc<Policies>,
     queues: Vec<Arc<Queue>>,
     tasks: Vec<AbortHandle>,
     known: Mutex<Option<(Instant, Arc<[DependencyId]>)>>,
@@ -71,7 +77,7 @@ impl RedisStore {
     /// Starts lanes and contact. `sharers` is told how many replicas there are.
     pub async fn start(redis: Arc<Redis>, policies: Arc<Policies>, sharers: Arc<Sharers>) -> Self {
         let census = Arc::new(Census::new(UNNAMED_MAX));
-        let contact = Contact::new(Arc::clone(&redis), Arc::clone(&policies), sharers, Arc::clone(&census));
+        let contact = Contact::new(Arc::clone(&redis), sharers, Arc::clone(&census));
         contact.once().await;
         let mut tasks = vec![tokio::spawn(contact.run()).abort_handle()];
         let queues: Vec<Arc<Queue>> =
@@ -81,7 +87,7 @@ impl RedisStore {
             let lane = Lane::new(Arc::clone(&redis), Arc::clone(&policies), Arc::clone(queue), book);
             tasks.push(tokio::spawn(lane.run()).abort_handle());
         }
-        Self { redis, queues, tasks, known: Mutex::new(None) }
+        Self { redis, policies, queues, tasks, known: Mutex::new(None) }
     }
 
     /// The connections, health and counters behind this store.
@@ -158,10 +164,11 @@ impl Store for RedisStore {
             }
         })?;
         match timeout_at(deadline.into(), &mut caller.reply).await {
+            Ok(Ok(Err(error))) if Clock::instant() >= deadline => Err(error.too_late()),
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => Err(StoreError::Lost("the lane has ended".to_owned())),
             Err(_) if caller.withdraw() => Err(StoreError::DeadlinePassed),
-            Err(_) => Err(StoreError::Lost("no answer by the caller's deadline".to_owned())),
+            Err(_) => Err(StoreError::Late),
         }
     }
 
@@ -191,6 +198,28 @@ impl Store for RedisStore {
         };
         let from = after.map_or(0, |after| names.partition_point(|name| name.as_str() <= after));
         Ok(names.iter().skip(from).take(limit).cloned().collect())
+    }
+
+    // The scripts know no leases yet: whatever a policy permits, holders are told to use Reserve.
+
+    async fn sync(&self, dependency: &DependencyId, _: SyncAsk, _: Instant) -> Result<Synced, StoreError> {
+        let resolved = self.policies.snapshot().resolve(dependency).map_err(StoreError::UnknownDependency)?;
+        let answer = SyncAnswer::NotLeased(NotLeased::NotPermitted);
+        Ok(Synced { answer, version: resolved.version, epoch: Epoch::default(), holders: 0 })
+    }
+
+    async fn list_holders(
+        &self,
+        _: &DependencyId,
+        _: Option<&HolderId>,
+        _: usize,
+        _: Instant,
+    ) -> Result<Vec<HolderView>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn revoke(&self, _: &DependencyId, _: &HolderId, _: Instant) -> Result<bool, StoreError> {
+        Ok(false)
     }
 }
 

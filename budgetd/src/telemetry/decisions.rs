@@ -11,13 +11,17 @@ use std::sync::{
 use budget::{
     decision::{Answer, DenyReason, ExtendResult, Outcome, Priority, ReleaseResult, Step, Use},
     ids::PolicyVersion,
+    lease::SyncAnswer,
 };
 use budget_proto::convert::Mode;
 use opentelemetry::{KeyValue, StringValue, metrics::Meter};
 use tonic::Code;
 
-use super::SERIES_MAX;
-use crate::policies::Snapshot;
+use super::{
+    SERIES_MAX,
+    syncs::{Reported, SyncBlock},
+};
+use crate::{policies::Snapshot, store::LabelAt};
 
 pub(super) const DECISIONS: &str = "budgetd_decisions";
 pub(super) const MODES: &str = "budgetd_answers";
@@ -49,12 +53,19 @@ pub enum Call {
     Release,
     /// Extend.
     Extend,
+    /// Sync; of its dependencies, each that failed alone.
+    Sync,
     /// Any call of an operator.
     Admin,
 }
 
-const CALLS: [(Call, &str); 4] =
-    [(Call::Reserve, "reserve"), (Call::Release, "release"), (Call::Extend, "extend"), (Call::Admin, "admin")];
+const CALLS: [(Call, &str); 5] = [
+    (Call::Reserve, "reserve"),
+    (Call::Release, "release"),
+    (Call::Extend, "extend"),
+    (Call::Sync, "sync"),
+    (Call::Admin, "admin"),
+];
 
 /// All counters of calls.
 #[derive(Debug, Default)]
@@ -79,11 +90,12 @@ struct Label {
 }
 
 #[derive(Debug)]
-struct Block {
+pub(super) struct Block {
     decisions: [AtomicU64; DECISION_CELLS],
     modes: [AtomicU64; Mode::ALL.len()],
     releases: [AtomicU64; RELEASE_CELLS],
     extends: [AtomicU64; EXTEND_RESULTS.len()],
+    pub(super) syncs: SyncBlock,
 }
 
 /// Where an answer is counted.
@@ -169,6 +181,7 @@ impl Block {
             modes: std::array::from_fn(zero),
             releases: std::array::from_fn(zero),
             extends: std::array::from_fn(zero),
+            syncs: SyncBlock::new(),
         })
     }
 
@@ -214,13 +227,32 @@ impl Table {
 // === impl Decisions ===
 
 impl Decisions {
+    /// Counts an answer under a label. False: the label is not of the version that is counted now; nothing was counted.
+    pub(crate) fn count_at(&self, label: LabelAt, cell: Cell, mode: Mode) -> bool {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let is_current = table.version == Some(label.version);
+        if let Some(block) = table.block(label.index).filter(|_| is_current) {
+            block.count(cell, mode);
+        }
+        is_current
+    }
+
     /// Counts an answer under the label at `label_index` of `snapshot`.
     pub(crate) fn count(&self, snapshot: &Snapshot, label_index: usize, cell: Cell, mode: Mode) {
+        self.on_block(snapshot, label_index, |block| block.count(cell, mode));
+    }
+
+    /// Counts the answer to a holder, and what it reported.
+    pub(crate) fn count_sync(&self, snapshot: &Snapshot, label_index: usize, reported: &Reported, answer: &SyncAnswer) {
+        self.on_block(snapshot, label_index, |block| block.syncs.count(reported, answer));
+    }
+
+    fn on_block(&self, snapshot: &Snapshot, label_index: usize, count: impl FnOnce(&Block)) {
         {
             let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
             if table.version == Some(snapshot.version()) {
                 if let Some(block) = table.block(label_index) {
-                    block.count(cell, mode);
+                    count(block);
                 }
                 return;
             }
@@ -233,7 +265,7 @@ impl Decisions {
         let name = snapshot.labels().get(label_index);
         let index = table.labels.iter().position(|label| Some(&label.name) == name).unwrap_or(0);
         if let Some(block) = table.block(index) {
-            block.count(cell, mode);
+            count(block);
         }
     }
 
@@ -262,7 +294,7 @@ impl Decisions {
 
     /// The cells of every label that are not zero. Labels beyond the bound of series are added to `other`, which comes
     /// last.
-    fn each<const CELLS: usize>(
+    pub(super) fn each<const CELLS: usize>(
         &self,
         cells: fn(&Block) -> &[AtomicU64; CELLS],
         mut observe: impl FnMut(u64, &StringValue, usize),

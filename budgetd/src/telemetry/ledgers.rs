@@ -5,7 +5,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use budget::{ids::DependencyId, ledger::View};
+use budget::{
+    ids::DependencyId,
+    ledger::{Lending, View},
+};
 use opentelemetry::{KeyValue, metrics::Meter};
 
 /// Names that are looked at.
@@ -18,7 +21,7 @@ pub struct Ledgers(Mutex<Vec<(DependencyId, View)>>);
 /// What is shown of a ledger, and whether it only ever rises.
 type Shown = (&'static str, &'static str, bool, fn(&View) -> Option<i64>);
 
-const SHOWN: [Shown; 8] = [
+const SHOWN: [Shown; 17] = [
     ("budgetd_in_flight", "Permits taken, fleet-wide.", false, |view| Some(view.in_flight)),
     (
         "budgetd_admission_balance_tokens",
@@ -45,7 +48,44 @@ const SHOWN: [Shown; 8] = [
         Some(whole_tokens(view.counters.overuse_micros))
     }),
     ("budgetd_handed_back", "Reservations handed back unsent, fleet-wide.", true, |view| Some(view.counters.not_sent)),
+    ("budgetd_lease_holders", "Holders whose leases may still be in use.", false, |view| {
+        lending(view).map(|lending| lending.holders)
+    }),
+    ("budgetd_leased_tokens_per_second", "Admission rate that is leased, rounded down.", false, |view| {
+        lending(view).map(|lending| whole_tokens(lending.charged.rate))
+    }),
+    ("budgetd_leased_burst_tokens", "Admission burst that is leased, rounded down.", false, |view| {
+        lending(view).map(|lending| whole_tokens(lending.charged.burst))
+    }),
+    ("budgetd_leased_retry_burst_tokens", "Retry burst that is leased, rounded down.", false, |view| {
+        lending(view).map(|lending| whole_tokens(lending.charged.retry_burst))
+    }),
+    ("budgetd_leased_slots", "Permits that are leased.", false, |view| {
+        lending(view).map(|lending| lending.charged.slots)
+    }),
+    (
+        "budgetd_unknown_tokens_per_second",
+        "Admission rate that may be in use from before state was lost, rounded down.",
+        false,
+        |view| lending(view).map(|lending| whole_tokens(lending.unknown.rate)),
+    ),
+    ("budgetd_lease_epoch", "Rises with every loss of a ledger's state.", false, |view| {
+        lending(view).map(|lending| lending.epoch.number)
+    }),
+    ("budgetd_lease_quarantine_left_milliseconds", "Until nothing is unknown after a loss of state.", false, |view| {
+        lending(view).map(|lending| lending.quarantine_left_ms)
+    }),
+    (
+        "budgetd_lease_clock_debt_milliseconds",
+        "What the store's clock has gained on those of the replicas.",
+        false,
+        |view| lending(view).map(|lending| lending.clock_debt_ms),
+    ),
 ];
+
+fn lending(view: &View) -> Option<&Lending> {
+    view.lending.as_deref()
+}
 
 const fn whole_tokens(micros: i64) -> i64 {
     micros.div_euclid(budget::units::MICROS_PER_TOKEN)

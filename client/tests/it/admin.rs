@@ -1,6 +1,9 @@
 //! What operators ask.
 
-use budget::ids::{DependencyId, PolicyVersion};
+use budget::{
+    ids::{DependencyId, PolicyVersion},
+    lease::HolderId,
+};
 use budget_client::{Balance, Client, Error, PolicyRule};
 
 use crate::{LONG, fake::Fake};
@@ -43,4 +46,24 @@ async fn the_kill_switch_and_status_are_carried() {
     assert_eq!((a.in_flight, a.max_in_flight, a.ledger_version), (3, None, None));
     let error = client.get_status(&names(&["nonsense"]), None, LONG).await.unwrap_err();
     assert_eq!(error.to_string(), "unexpected answer: counters is absent: is required");
+}
+
+#[tokio::test]
+async fn holders_are_listed_by_page_and_lose_their_leases() {
+    let fake = Fake::new();
+    let client = Client::new(&fake.serve().await).unwrap();
+    let payments = DependencyId::new("payments").unwrap();
+    let first = client.list_holders(&payments, None, LONG).await.unwrap();
+    let [holder] = &first.holders[..] else { panic!("{first:?}") };
+    let unit = holder.value.value.units[0].unit;
+    assert_eq!((holder.value.holder.as_str(), holder.value.weight, holder.value.demand), ("first", 2, 30));
+    assert_eq!((holder.value.value.rate, holder.units.name(unit)), (7, Some("usd")));
+    let second = client.list_holders(&payments, first.next, LONG).await.unwrap();
+    assert_eq!((second.holders[0].value.holder.as_str(), second.next), ("second", None));
+    let error = client.list_holders(&DependencyId::new("nonsense").unwrap(), None, LONG).await.unwrap_err();
+    assert!(error.to_string().contains("holders.incarnation is 010101: has 3 bytes, must have 16"), "{error}");
+
+    let holder = |name: &str| HolderId::new(name).unwrap();
+    assert!(client.revoke_lease(&payments, &holder("pod-1"), "incident 7", LONG).await.unwrap());
+    assert!(!client.revoke_lease(&payments, &holder("pod-2"), "incident 7", LONG).await.unwrap());
 }

@@ -323,6 +323,35 @@ impl pb::budget_admin_server::BudgetAdmin for Fake {
         }))
     }
 
+    async fn list_holders(
+        &self,
+        request: Request<pb::ListHoldersRequest>,
+    ) -> Result<Response<pb::ListHoldersResponse>, Status> {
+        let pb::ListHoldersRequest { dependency, page_token, .. } = request.into_inner();
+        let unit = pb::UnitAmounts { unit: "usd".to_owned(), rate_micros_per_second: 5, burst_micros: 6 };
+        let value = pb::Amounts { rate_micros_per_second: 7, units: vec![unit], ..pb::Amounts::default() };
+        let holder = pb::Holder {
+            holder_id: page_token.clone().unwrap_or_else(|| "first".to_owned()),
+            incarnation: if dependency == "nonsense" { vec![1; 3] } else { vec![1; 16] },
+            weight: 2,
+            demand_ppm: 3,
+            value: Some(value.clone()),
+            charged: Some(value),
+            ..pb::Holder::default()
+        };
+        let next_page_token = if page_token.is_none() { Some("second".to_owned()) } else { None };
+        Ok(Response::new(pb::ListHoldersResponse { holders: vec![holder], next_page_token }))
+    }
+
+    async fn revoke_lease(
+        &self,
+        request: Request<pb::RevokeLeaseRequest>,
+    ) -> Result<Response<pb::RevokeLeaseResponse>, Status> {
+        let pb::RevokeLeaseRequest { dependency, holder_id, why } = request.into_inner();
+        let revoked = (dependency.as_str(), holder_id.as_str(), why.as_str()) == ("payments", "pod-1", "incident 7");
+        Ok(Response::new(pb::RevokeLeaseResponse { revoked }))
+    }
+
     async fn set_retries(
         &self,
         request: Request<pb::SetRetriesRequest>,

@@ -111,6 +111,12 @@ pub(super) const ASK_EPOCH: EpochFields = epoch_fields!("asks.epoch");
 pub(super) const OTHER_EPOCH: EpochFields = epoch_fields!("other_epoch");
 pub(super) const USAGE: UsageFields = usage_fields!("asks.usage");
 pub(super) const COUNTED: UsageFields = usage_fields!("asks.counted");
+pub(super) const HOLDER_VALUE: AmountsFields = amounts_fields!("holders.value");
+pub(super) const HOLDER_CHARGED: AmountsFields = amounts_fields!("holders.charged");
+pub(super) const HOLDER_USAGE: UsageFields = usage_fields!("holders.usage");
+pub(super) const LENDING_EPOCH: EpochFields = epoch_fields!("lending.epoch");
+pub(super) const LENDING_CHARGED: AmountsFields = amounts_fields!("lending.charged");
+pub(super) const LENDING_UNKNOWN: AmountsFields = amounts_fields!("lending.unknown");
 
 // Inward.
 
@@ -171,7 +177,7 @@ fn judge_moved(moved: &Amounts, value: &Amounts) -> Result<(), InvalidMessage> {
     Ok(())
 }
 
-fn amounts(
+pub(super) fn amounts(
     fields: &AmountsFields,
     amounts: Option<pb::Amounts>,
     names: &mut UnitNames,
@@ -222,7 +228,12 @@ fn curve(fields: &CurveFields, steps: &[pb::CurveStep], steps_min: usize) -> Res
     Ok(Curve(judged.into()))
 }
 
-pub(super) fn usage(fields: &UsageFields, usage: Option<pb::Usage>) -> Result<Usage, InvalidMessage> {
+/// The names of its units are added to `names`.
+pub(super) fn usage(
+    fields: &UsageFields,
+    usage: Option<pb::Usage>,
+    names: &mut UnitNames,
+) -> Result<Usage, InvalidMessage> {
     let Some(usage) = usage else { return Ok(Usage::default()) };
     let counters = [
         usage.asked,
@@ -246,6 +257,7 @@ pub(super) fn usage(fields: &UsageFields, usage: Option<pb::Usage>) -> Result<Us
         let id = unit(fields.unit, &name)?;
         once(fields.unit, &name, units.iter().any(|(known, _)| *known == id))?;
         units.push((id, within(fields.unit_asked, asked_micros, 0, EXACT_MAX)?));
+        names.insert(id, name);
     }
     Ok(usage_of(judged, units.into()))
 }
@@ -256,7 +268,7 @@ pub(super) fn judge_counted(counted: &Usage, usage: &Usage) -> Result<(), Invali
         let rule = || format!("must not exceed its peer in asks.usage, which is {usage}");
         if counted <= usage { Ok(()) } else { Err(InvalidMessage::number(field, counted, rule())) }
     };
-    let peers = counters_of(counted).into_iter().zip(counters_of(usage));
+    let peers = counted.counters().into_iter().zip(usage.counters());
     for (field, (counted, usage)) in COUNTED.counters.into_iter().zip(peers) {
         exceeds(field, counted, usage)?;
     }
@@ -265,21 +277,6 @@ pub(super) fn judge_counted(counted: &Usage, usage: &Usage) -> Result<(), Invali
         exceeds(COUNTED.unit_asked, *counted, usage)?;
     }
     Ok(())
-}
-
-const fn counters_of(usage: &Usage) -> [i64; COUNTERS] {
-    [
-        usage.asked,
-        usage.originals_admitted,
-        usage.retries_admitted,
-        usage.originals_denied,
-        usage.retries_denied,
-        usage.not_sent,
-        usage.fallback_originals,
-        usage.fallback_retries,
-        usage.deposited_micros,
-        usage.overuse_micros,
-    ]
 }
 
 fn usage_of(counters: [i64; COUNTERS], units_asked: Box<[(UnitId, i64)]>) -> Usage {
@@ -368,14 +365,18 @@ pub(super) fn usage_message(
     if *usage == Usage::default() {
         return Ok(None);
     }
-    for (field, value) in fields.counters.into_iter().zip(counters_of(usage)) {
+    for (field, value) in fields.counters.into_iter().zip(usage.counters()) {
         not_negative(field, value)?;
     }
     let unit = |(id, asked): &(UnitId, i64)| {
         let asked_micros = not_negative(fields.unit_asked, *asked)?;
         Ok(pb::UnitAsked { unit: name_of(fields.unit, *id, names)?, asked_micros })
     };
-    Ok(Some(pb::Usage {
+    Ok(Some(usage_of_counters(usage, usage.units_asked.iter().map(unit).collect::<Result<_, _>>()?)))
+}
+
+fn usage_of_counters(usage: &Usage, units: Vec<pb::UnitAsked>) -> pb::Usage {
+    pb::Usage {
         asked: unsigned(usage.asked),
         originals_admitted: unsigned(usage.originals_admitted),
         retries_admitted: unsigned(usage.retries_admitted),
@@ -385,9 +386,9 @@ pub(super) fn usage_message(
         fallback_originals: unsigned(usage.fallback_originals),
         fallback_retries: unsigned(usage.fallback_retries),
         deposited_micros: unsigned(usage.deposited_micros),
-        units: usage.units_asked.iter().map(unit).collect::<Result<_, _>>()?,
+        units,
         overuse_micros: unsigned(usage.overuse_micros),
-    }))
+    }
 }
 
 fn name_of(field: &'static str, unit: UnitId, names: &UnitNames) -> Result<String, InvalidMessage> {
@@ -422,9 +423,16 @@ pub(super) fn grant_message(grant: &Grant, names: &UnitNames) -> pb::Grant {
     }
 }
 
+/// A report as it is shown.
+pub(super) fn report_message(usage: &Usage, names: &UnitNames) -> pb::Usage {
+    let unit = |(id, asked): &(UnitId, i64)| {
+        Some(pb::UnitAsked { unit: names.name(*id)?.to_owned(), asked_micros: unsigned(*asked) })
+    };
+    usage_of_counters(usage, usage.units_asked.iter().filter_map(unit).collect())
+}
+
 /// Amounts as they are sent. A unit that has no name in `names` is left out.
-#[must_use]
-pub fn amounts_message(amounts: &Amounts, names: &UnitNames) -> pb::Amounts {
+pub(super) fn amounts_message(amounts: &Amounts, names: &UnitNames) -> pb::Amounts {
     let part = |part: &UnitAmounts| {
         Some(pb::UnitAmounts {
             unit: names.name(part.unit)?.to_owned(),

@@ -11,7 +11,7 @@ use budget::{
 use prost::Message;
 use tonic::{Code, Status};
 
-use super::{dependency, lease, not_negative, optional, rules, within};
+use super::{dependency, holders, lease, not_negative, optional, rules, within};
 use crate::{InvalidMessage, UnitNames, pb};
 
 /// Largest weight of a holder.
@@ -79,11 +79,8 @@ impl AskName {
 /// The first field that breaks its rule; then none of the asks is taken.
 pub fn sync_asks(request: pb::SyncRequest) -> Result<Vec<(DependencyId, SyncAsk)>, InvalidMessage> {
     let pb::SyncRequest { holder_id, incarnation, weight, asks } = request;
-    let holder =
-        HolderId::new(&holder_id).map_err(|rule| InvalidMessage::text("holder_id", &holder_id, rule.to_string()))?;
-    let incarnation = <[u8; 16]>::try_from(&*incarnation).map(Incarnation).map_err(|_| {
-        InvalidMessage::bytes("incarnation", &incarnation, format!("has {} bytes, must have 16", incarnation.len()))
-    })?;
+    let holder = holders::holder_id("holder_id", &holder_id)?;
+    let incarnation = holders::incarnation("incarnation", &incarnation)?;
     let weight = within("weight", weight.unwrap_or(1).into(), 1, WEIGHT_MAX)?;
     if !(1..=SYNC_BATCH_MAX).contains(&asks.len()) {
         let rule = format!("must be between 1 and {SYNC_BATCH_MAX} dependencies");
@@ -109,8 +106,9 @@ fn sync_ask(
     let nonce = within("asks.nonce", ask.nonce, 0, lease::RANDOM_MAX)?;
     let epoch = lease::optional_epoch(&lease::ASK_EPOCH, ask.epoch)?;
     let presented = optional(ask.lease, |presented| lease::presented(presented, epoch))?;
-    let usage = lease::usage(&lease::USAGE, ask.usage)?;
-    let counted = lease::usage(&lease::COUNTED, ask.counted)?;
+    let mut names = UnitNames::default();
+    let usage = lease::usage(&lease::USAGE, ask.usage, &mut names)?;
+    let counted = lease::usage(&lease::COUNTED, ask.counted, &mut names)?;
     lease::judge_counted(&counted, &usage)?;
     let in_flight = within("asks.in_flight", ask.in_flight, 0, IN_FLIGHT_MAX.into())?;
     let leave = ask.leave;

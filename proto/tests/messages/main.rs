@@ -1,6 +1,8 @@
 //! What the conversions accept, what they refuse and how, and that nothing gets lost on the way.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod holders;
+mod lease_answers;
 mod leases;
 mod random;
 mod requests;

@@ -1,10 +1,15 @@
-//! Policies that are missing or bad when the daemon starts.
+//! Policies that are missing or bad when the daemon starts, and a store that does not let it in.
 
 use std::{fs, path::Path};
 
-use budget_tests::daemon::{self, Finished};
+use budget_client::Error;
+use budget_tests::{
+    daemon::{self, Finished},
+    eventually::eventually,
+    redis_server::{Flavour, RedisServer},
+};
 
-use super::ground::{Ground, Metrics, On};
+use super::ground::{BOUND, CALL, Ground, Metrics, On, get, original};
 
 fn serve(policy: &Path, store: &str) -> Finished {
     let policy = policy.to_string_lossy();
@@ -61,9 +66,28 @@ async fn a14_without_a_policy_it_says_so_and_answers_operators() {
     let finished = daemon.run(&["policy", "list", "--json"]);
     assert!(finished.status.success(), "{}", finished.stderr);
     let pay = ground.caller("pay");
-    assert_eq!(pay.client.get_policy(&pay.id(), super::ground::CALL).await.unwrap().rule, "defaults");
+    assert_eq!(pay.client.get_policy(&pay.id(), CALL).await.unwrap().rule, "defaults");
     assert!(pay.status().await.ledger_version.is_none());
     assert!(pay.original().await.is_some());
     let metrics = Metrics::of(daemon).await;
     assert!(metrics.sum("budgetd_policy_error", &[]) < 0.5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a02_a_daemon_with_a_wrong_password_says_so_and_lives() {
+    let redis = RedisServer::start_with(Flavour::Redis7, &["--requirepass", "secret-of-the-server"]);
+    let url = redis.url().replace("redis://", "redis://:wrong-guess@");
+    let mut ground = Ground::by(redis, &url, "", &[]);
+    eventually(BOUND, "it says so", async || ground.daemon().process().logged("Password authentication failed")).await;
+    assert!(ground.daemon().process().logged("store cannot be reached"));
+    let http = ground.daemon().http();
+    assert_eq!((get(http, "/livez").await.0, get(http, "/readyz").await.0), (200, 503));
+    let pay = ground.caller("pay");
+    let refused = pay.client.reserve(&pay.dependency, &original(), CALL).await;
+    assert!(matches!(&refused, Err(Error::Unavailable(why)) if why.contains("authentication failed")), "{refused:?}");
+    let shown = ground.daemon().process().tail();
+    assert!(!shown.contains("wrong-guess"), "{shown}");
+    ground.redis().cli(&["ACL", "SETUSER", "default", ">wrong-guess"]);
+    pay.decided_exactly_within(BOUND).await;
+    ground.all_live();
 }

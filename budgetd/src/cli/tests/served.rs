@@ -1,7 +1,11 @@
 //! Every subcommand against a daemon in this process.
 
+use std::time::Duration;
+
+use budget::lease::HolderId;
+use budget_client::{Client, Dependency};
 use serde_json::Value;
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, time::timeout};
 
 use super::{Verdict, outcome};
 use crate::{
@@ -21,7 +25,7 @@ struct Daemon {
 impl Daemon {
     async fn start() -> Self {
         let any = "127.0.0.1:0".parse().unwrap();
-        let config = Config { listen: Listen::Tcp(any), http: any, ..Config::default() };
+        let config = Config { listen: Listen::Tcp(any), http: any, no_leases_out: true, ..Config::default() };
         let server = Server::bind(config).await.unwrap();
         let endpoint = format!("http://{}", server.addresses().grpc);
         let (stop, stopped) = oneshot::channel::<()>();
@@ -184,4 +188,34 @@ async fn what_no_policy_names_is_shown_as_well() {
     let names: Vec<_> = status["dependencies"].as_array().unwrap().iter().map(|found| &found["name"]).collect();
     assert!(names.contains(&&Value::from("a{b}:c")), "{status}");
     assert_eq!((&status["store"], &status["store_up"]), (&"memory".into(), &true.into()));
+}
+
+#[tokio::test]
+async fn a_holder_is_seen_and_loses_its_lease() {
+    let daemon = Daemon::start().await;
+    let rule = "admission = { rate = \"100/s\", burst = 100 }\nlease.enabled = true\n";
+    daemon.yes(&format!("policy put leased {}", daemon.file("leased.toml", rule))).await;
+    assert_eq!(daemon.yes("holders leased").await, "leased has no holders\n");
+    assert_eq!(daemon.no("lease revoke leased pod-1").await, "pod-1 is no holder of leased\n");
+
+    let holder = HolderId::new("pod-1").unwrap();
+    let client = Client::builder().endpoints([daemon.endpoint.as_str()]).holder_id(holder).connect().unwrap();
+    let _handle = client.dependency(&Dependency::new("leased").unwrap()).unwrap();
+    let listed = async {
+        loop {
+            let listed = daemon.json("holders leased").await;
+            if listed["holders"][0]["lease"]["rate_micros_per_second"].as_i64().is_some_and(|rate| rate > 0) {
+                return listed;
+            }
+        }
+    };
+    let listed = timeout(Duration::from_secs(30), listed).await.unwrap();
+    assert_eq!((&listed["holders"][0]["holder"], &listed["holders"][0]["revoked"]), (&"pod-1".into(), &false.into()));
+    assert!(daemon.yes("status leased").await.contains("1 holder (epoch 1) with "));
+    assert_eq!(daemon.json("status leased").await["dependencies"][0]["lending"]["holders"], 1);
+
+    let revoked = daemon.json("lease revoke leased pod-1 --why incident").await;
+    assert_eq!((&revoked["holder"], &revoked["revoked"]), (&"pod-1".into(), &true.into()));
+    assert!(daemon.yes("holders leased").await.contains("REVOKED"));
+    assert!(daemon.run("holders leased*").await.unwrap_err().contains("ends in '*'"));
 }

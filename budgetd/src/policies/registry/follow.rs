@@ -167,7 +167,9 @@ impl Policies {
     }
 
     fn show(&self, snapshot: Snapshot) {
+        let id = snapshot.version().id;
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
+        self.current_id.store(id, Ordering::Release);
     }
 
     /// Remembers why following the repository did not work, and logs it when that changes.

@@ -90,7 +90,7 @@ async fn bad_input_names_its_field_and_changes_nothing() {
     let extend = pb::ExtendRequest { dependency: "pay".into(), reservation_id: id(1), permit_ttl_ms: 1 << 40 };
     assert!(budgets.extend(extend).await.unwrap_err().message().starts_with("permit_ttl_ms"));
     // More than any message of ours can be.
-    let huge = pb::ReserveRequest { reservation_id: vec![1; 300 * 1024], ..good() };
+    let huge = pb::ReserveRequest { reservation_id: vec![1; (1 << 20) + 1], ..good() };
     assert_eq!(budgets.reserve(huge).await.unwrap_err().code(), Code::OutOfRange);
 
     // The unknown unit is found by the ledger, which then exists; it has charged nothing.

@@ -148,7 +148,7 @@ async fn a_message_that_cannot_be_read_ends_the_stream_after_its_answers() {
     let daemon = Daemon::start("").await;
     let mut stream = Stream::open(&daemon).await;
     stream.send(1, Some(Call::Reserve(original("pay", 1)))).await;
-    let huge = pb::ReserveRequest { reservation_id: vec![0; 300 * 1024], ..original("pay", 2) };
+    let huge = pb::ReserveRequest { reservation_id: vec![0; (1 << 20) + 1], ..original("pay", 2) };
     stream.send(2, Some(Call::Reserve(huge))).await;
     assert_eq!(stream.answers(1).await.len(), 1);
     assert_eq!(stream.next().await.unwrap().unwrap_err().code(), Code::OutOfRange);

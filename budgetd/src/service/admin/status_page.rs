@@ -19,7 +19,7 @@ use super::{Admin, PAGE_SIZE_MAX, page_size, page_token};
 use crate::{
     clock::Clock,
     policies::{DEFAULTS, Resolved, Snapshot},
-    service::status::of_store,
+    service::{status::of_store, sync::unit_names},
     store::{Store, StoreError},
 };
 
@@ -145,6 +145,7 @@ impl<S: Store> Admin<S> {
                 would_be_denied: unsigned(view.counters.would_be_denied),
             }),
             ledger_version,
+            lending: view.lending.map(|lending| convert::lending_message(&lending, &unit_names(resolved))),
         }
     }
 }
@@ -163,7 +164,11 @@ fn unit_burst(numbers: &Numbers, id: UnitId) -> u64 {
 
 const fn is_away(error: &StoreError) -> bool {
     match error {
-        StoreError::Away(_) | StoreError::Lost(_) | StoreError::NeverReached(_) | StoreError::DeadlinePassed => true,
+        StoreError::Away(_)
+        | StoreError::Lost(_)
+        | StoreError::NeverReached(_)
+        | StoreError::DeadlinePassed
+        | StoreError::Late => true,
         StoreError::Overloaded | StoreError::Corrupt(_) | StoreError::UnknownDependency(_) => false,
     }
 }

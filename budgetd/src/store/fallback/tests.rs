@@ -3,6 +3,7 @@ use std::time::Duration;
 use budget::{
     decision::{Answer, Attempt, Cause, DenyReason, Extend, OperationAsk, Release},
     ids::{Fingerprint, OperationId, PolicyVersion, ReservationId},
+    lease::{Epoch, Incarnation, SyncAnswer, Usage},
 };
 
 use super::*;
@@ -24,6 +25,26 @@ impl Store for Failing {
     }
 
     async fn known(&self, _: Option<&str>, _: usize, _: Instant) -> Result<Vec<DependencyId>, StoreError> {
+        Err(self.0.lock().unwrap().clone())
+    }
+
+    /// Answers, since it tells the holders.
+    async fn sync(&self, _: &DependencyId, ask: SyncAsk, _: Instant) -> Result<Synced, StoreError> {
+        let (answer, version) = (SyncAnswer::Left, PolicyVersion::default());
+        Ok(Synced { answer, version, epoch: Epoch::default(), holders: ask.in_flight })
+    }
+
+    async fn list_holders(
+        &self,
+        _: &DependencyId,
+        _: Option<&HolderId>,
+        _: usize,
+        _: Instant,
+    ) -> Result<Vec<HolderView>, StoreError> {
+        Err(self.0.lock().unwrap().clone())
+    }
+
+    async fn revoke(&self, _: &DependencyId, _: &HolderId, _: Instant) -> Result<bool, StoreError> {
         Err(self.0.lock().unwrap().clone())
     }
 }
@@ -113,6 +134,7 @@ async fn a16_overload_and_other_failures_never_loosen_a_budget() {
     for error in [
         StoreError::Overloaded,
         StoreError::DeadlinePassed,
+        StoreError::Late,
         StoreError::NeverReached("x".to_owned()),
         StoreError::Corrupt("x".to_owned()),
         StoreError::UnknownDependency("x".to_owned()),
@@ -130,7 +152,12 @@ async fn a24_a_passed_deadline_takes_nothing() {
     assert!(!admits(&store, original()).await);
     hands.advance(1_000);
     let past = Clock::instant();
-    assert!(store.step(&dependency(), Step::Reserve(original()), past).await.is_err());
+    let late = async |error: StoreError| {
+        *store.inner().0.lock().unwrap() = error;
+        store.step(&dependency(), Step::Reserve(original()), past).await.unwrap_err()
+    };
+    assert!(matches!(late(StoreError::Lost("no reply".to_owned())).await, StoreError::Late));
+    assert!(matches!(late(away()).await, StoreError::DeadlinePassed));
     assert!(admits(&store, original()).await, "the one token is still there");
     assert!(!admits(&store, original()).await);
 }
@@ -186,6 +213,15 @@ async fn tracked_operations_need_the_store() {
         panic!("a duplicate could be let in later");
     };
     assert_eq!(denied.reason, DenyReason::OperationStoreAway);
+}
+
+#[tokio::test]
+async fn shadow_mode_watches_during_an_outage_too() {
+    let (store, _hands) = store(&format!("mode = \"shadow\"\n{LIMITED}"), 1, away()).await;
+    for reserve in [original(), retry()] {
+        let Answer::Admitted(admitted) = ask(&store, reserve).await else { panic!("shadow mode refuses nothing") };
+        assert_eq!(admitted.would_be_denied, Some(DenyReason::Fallback));
+    }
 }
 
 #[tokio::test]
@@ -251,4 +287,48 @@ async fn policies_outlive_their_repository() {
     assert_eq!(repository.load().await.unwrap(), None::<Document>);
     let policies = policies(LIMITED).await;
     assert!(policies.snapshot().version() > PolicyVersion::default());
+}
+
+/// A percentage is shared with the holders of the dependency, and with those that were there a curve ago.
+#[tokio::test]
+async fn holders_share_the_percentage() {
+    let (store, hands) = store(&format!("{LIMITED}fallback = {{ originals = \"10%\" }}"), 1, away()).await;
+    let tell = async |holders| {
+        let ask = SyncAsk {
+            holder: HolderId::new("pod").unwrap(),
+            incarnation: Incarnation([0; 16]),
+            sequence: 1,
+            nonce: 0,
+            epoch: Epoch::default(),
+            lease: None,
+            usage: Usage::default(),
+            counted: Usage::default(),
+            in_flight: holders,
+            weight: 1,
+            leave: false,
+        };
+        store.sync(&dependency(), ask, soon()).await.unwrap().holders
+    };
+    let in_a_second = async || {
+        // The first ask adopts the smaller burst.
+        hands.advance(10_000);
+        let mut admitted = 0;
+        while admits(&store, original()).await {
+            admitted += 1;
+        }
+        admitted
+    };
+    assert_eq!(in_a_second().await, 0, "it begins empty");
+    assert_eq!(in_a_second().await, 100);
+    assert_eq!(tell(9).await, 9);
+    assert_eq!(in_a_second().await, 10);
+    assert_eq!(tell(4).await, 9, "those that left may be beyond their curve");
+    hands.advance(HOLDERS_WINDOW_MS);
+    assert_eq!(tell(4).await, 9);
+    hands.advance(HOLDERS_WINDOW_MS);
+    assert_eq!(tell(4).await, 4);
+    assert_eq!(in_a_second().await, 20);
+    // While the store is away nobody tells; after the longest curve they are gone.
+    hands.advance(CURVE_MS_MAX);
+    assert_eq!(in_a_second().await, 100);
 }

@@ -1,13 +1,15 @@
 //! Bounds, idleness, policy changes, and that steps are atomic.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod leases;
+
 use budget::{
     decision::{Attempt, Cost, DenyReason, Outcome, Release, Reserve},
     ids::{ReservationId, UnitId},
 };
 
 use super::*;
-use crate::{clock::Hands, policies::repository::MemoryRepository};
+use crate::{clock::Hands, config::LeaseTiming, policies::repository::MemoryRepository};
 
 const START_MS: i64 = 1_700_000_000_000;
 
@@ -23,10 +25,14 @@ struct World {
 
 impl World {
     async fn new(text: &str) -> Self {
+        Self::timed(text, LeaseTiming::default()).await
+    }
+
+    async fn timed(text: &str, timing: LeaseTiming) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("policy.toml");
         std::fs::write(&file, text).unwrap();
-        let policies = Arc::new(Policies::start(MemoryRepository::default(), Some(&file)).await.unwrap());
+        let policies = Arc::new(Policies::start_timed(MemoryRepository::default(), Some(&file), timing).await.unwrap());
         let (clock, hands) = Clock::manual(START_MS);
         let store = MemoryStore::new(Arc::clone(&policies), clock);
         Self { store, policies, hands, next_id: 0, _file: directory }

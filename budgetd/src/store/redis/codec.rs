@@ -355,6 +355,7 @@ pub(super) fn read_view(reply: Value) -> Result<Option<View>, Unexpected> {
         units,
         in_flight,
         counters: Counters::from_list(counters),
+        lending: None,
     }))
 }
 

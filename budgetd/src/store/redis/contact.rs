@@ -1,5 +1,5 @@
-//! Once a second a replica says that it lives, learns how many others do, follows the policies and enters names into the
-//! index of known dependencies. While nobody calls, this is also what notices that the store is away.
+//! Once a second a replica says that it lives, learns how many others do, and enters names into the index of known
+//! dependencies. While nobody calls, this is also what notices that the store is away.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use deadpool_redis::redis::Value;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{census::Census, failure::Failure, scripts, topology::Redis, value};
-use crate::{policies::Policies, store::fallback::Sharers};
+use crate::store::fallback::Sharers;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// A replica counts as long as its share of a fallback may last: one default lease curve.
@@ -25,7 +25,6 @@ const CALLS_PER_CONTACT: usize = 10;
 /// Keeps one replica in contact.
 pub(super) struct Contact {
     redis: Arc<Redis>,
-    policies: Arc<Policies>,
     sharers: Arc<Sharers>,
     census: Arc<Census>,
 }
@@ -33,13 +32,8 @@ pub(super) struct Contact {
 // === impl Contact ===
 
 impl Contact {
-    pub(super) const fn new(
-        redis: Arc<Redis>,
-        policies: Arc<Policies>,
-        sharers: Arc<Sharers>,
-        census: Arc<Census>,
-    ) -> Self {
-        Self { redis, policies, sharers, census }
+    pub(super) const fn new(redis: Arc<Redis>, sharers: Arc<Sharers>, census: Arc<Census>) -> Self {
+        Self { redis, sharers, census }
     }
 
     /// Stays in contact until the task is aborted.
@@ -81,7 +75,6 @@ impl Contact {
                 break;
             }
         }
-        self.policies.poll().await;
     }
 
     async fn count_replicas(&self) -> Result<i64, Failure> {

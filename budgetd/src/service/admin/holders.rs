@@ -1,0 +1,57 @@
+//! ListHolders and RevokeLease.
+
+use budget::lease::HolderId;
+use budget_proto::{InvalidMessage, convert, pb};
+use tonic::Status;
+
+use super::{Admin, Page, WHY_BYTES_MAX, page_size, page_token};
+use crate::{
+    clock::Clock,
+    service::{status::of_store, sync::unit_names},
+    store::Store,
+};
+
+/// What a holder without a name and units takes of a page, about.
+const HOLDER_BYTES: usize = 128;
+
+// === impl Admin ===
+
+impl<S: Store> Admin<S> {
+    pub(super) async fn holders(&self, request: &pb::ListHoldersRequest) -> Result<pb::ListHoldersResponse, Status> {
+        let dependency = convert::dependency("dependency", &request.dependency)?;
+        let size = page_size(request.page_size)?;
+        let after = page_token(request.page_token.as_deref())?;
+        let after = after.map(|name| convert::holder_id("page_token", name)).transpose()?;
+        let resolved = self.0.policies.snapshot().resolve(&dependency).map_err(Status::not_found)?;
+        let deadline = Clock::instant() + self.0.call_timeout();
+        let views = self.0.store.list_holders(&dependency, after.as_ref(), size + 1, deadline).await;
+        let views = views.map_err(|error| of_store(&error, &dependency))?;
+        let names = unit_names(&resolved);
+        let mut page = Page::new(size);
+        for view in &views {
+            let holder = convert::holder_message(view, &names);
+            let units = view.value.units.len() + view.charged.units.len() + view.usage.units_asked.len();
+            if !page.takes(HOLDER_BYTES + holder.holder_id.len() + units * HOLDER_BYTES) {
+                break;
+            }
+            page.entries.push(holder);
+        }
+        let next_page_token = page.token(|last| last.holder_id.clone());
+        Ok(pb::ListHoldersResponse { holders: page.entries, next_page_token })
+    }
+
+    pub(super) async fn revoke(&self, request: &pb::RevokeLeaseRequest) -> Result<pb::RevokeLeaseResponse, Status> {
+        let dependency = convert::dependency("dependency", &request.dependency)?;
+        let holder: HolderId = convert::holder_id("holder_id", &request.holder_id)?;
+        let why = &request.why;
+        if why.len() > WHY_BYTES_MAX {
+            return Err(InvalidMessage::text("why", why, format!("must have at most {WHY_BYTES_MAX} bytes")).into());
+        }
+        self.0.policies.snapshot().resolve(&dependency).map_err(Status::not_found)?;
+        let deadline = Clock::instant() + self.0.call_timeout();
+        let revoked = self.0.store.revoke(&dependency, &holder, deadline).await;
+        let revoked = revoked.map_err(|error| of_store(&error, &dependency))?;
+        tracing::warn!(dependency = ?dependency, holder = ?holder, revoked, ?why, "lease revoked by an operator");
+        Ok(pb::RevokeLeaseResponse { revoked })
+    }
+}
