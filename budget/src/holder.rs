@@ -22,6 +22,8 @@ use crate::{
         Amounts, Curve, Epoch, FallbackRules, Grant, HolderId, Incarnation, LeaseName, NotLeased, Presented, Rules,
         SyncAnswer, SyncAsk, Timing, Usage,
     },
+    policy::{IN_FLIGHT_MAX, LEASED_RATE_MICROS_MAX},
+    units::BURST_MICROS_MAX,
 };
 use control::Running;
 use jitter::Jitter;
@@ -356,8 +358,8 @@ impl Holder {
             share.withdraw(&mut control, now_ns);
             self.state = State::Parked;
         } else {
-            let lease = Running { value: grant.value.clone(), curve: grant.curve.clone(), start_ns };
-            share.install(&mut control, now_ns, lease, &grant.moved, rules);
+            let lease = Running { value: sane(&grant.value), curve: grant.curve.clone(), start_ns };
+            share.install(&mut control, now_ns, lease, &sane(&grant.moved), rules);
             self.state = State::Leased;
         }
         let over = held.position_ms(now_ns) >= held.curve.total_ms();
@@ -465,6 +467,12 @@ fn is_higher(name: LeaseName, current: LeaseName) -> bool {
     } else {
         name.epoch.supersedes(current.epoch)
     }
+}
+
+/// What arithmetic here can carry; a ledger never grants more.
+fn sane(amounts: &Amounts) -> Amounts {
+    let kept = amounts.map(|amount| amount.clamp(0, BURST_MICROS_MAX));
+    Amounts { rate: kept.rate.min(LEASED_RATE_MICROS_MAX), slots: kept.slots.min(IN_FLIGHT_MAX.into()), ..kept }
 }
 
 /// Whether any component is smaller: what is given up is usable once that is acknowledged.

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use budget::policy::InvalidPolicy;
+use budget::{lease::HolderId, policy::InvalidPolicy};
 
 pub use listen::Listen;
 pub use settings::{Secret, ServeArgs, Settings, Span};
@@ -38,6 +38,10 @@ pub struct Config {
     pub store: StoreChoice,
     /// An operator's word that no lease of an earlier daemon is in use.
     pub no_leases_out: bool,
+    /// Reserve is answered from leases that this daemon holds on its store.
+    pub lease: bool,
+    /// The name those leases are held under; none: a random one.
+    pub holder_id: Option<HolderId>,
     /// A file of policies, imported when its content has changed.
     pub policy: Option<PathBuf>,
     /// Written once the daemon serves.
@@ -61,6 +65,8 @@ pub enum StoreChoice {
     Memory,
     /// Redis or Valkey, shared by all replicas.
     Redis(RedisChoice),
+    /// Other budgetd, of which one is asked: this one is the agent of a host.
+    Upstream(Vec<String>),
 }
 
 /// How Redis is reached.
@@ -205,9 +211,14 @@ impl Config {
         };
         let default_shutdown = Duration::from_secs(10);
         let no_leases_out = judge_word(&store, settings.no_leases_out.unwrap_or(false))?;
+        let lease = judge_lease(&store, settings.lease)?;
+        let holder_id = settings.holder_id.map(|name| judge_holder_id(&name)).transpose()?;
+        judge_policy(&store, settings.policy.as_deref())?;
         Ok(Self {
             store,
             no_leases_out,
+            lease,
+            holder_id,
             shutdown_timeout: span("shutdown-timeout", settings.shutdown_timeout, default_shutdown)?,
             listen,
             http,
@@ -228,6 +239,8 @@ impl Default for Config {
             http: SocketAddr::from(([127, 0, 0, 1], 7412)),
             store: StoreChoice::Memory,
             no_leases_out: false,
+            lease: false,
+            holder_id: None,
             policy: None,
             ready_file: None,
             limits: ServerLimits::default(),
@@ -264,12 +277,41 @@ fn judge_exposure(name: &'static str, address: Option<SocketAddr>, insecure: boo
 /// A word about one process is none about a store that outlives it.
 fn judge_word(store: &StoreChoice, no_leases_out: bool) -> Result<bool, InvalidConfig> {
     match store {
-        StoreChoice::Redis(_) if no_leases_out => {
+        StoreChoice::Redis(_) | StoreChoice::Upstream(_) if no_leases_out => {
             let rule = "is a word about the memory store, whose leases end with its process; a shared store may have \
                         lent through other replicas";
             Err(invalid("no-leases-out", true, rule))
         }
-        StoreChoice::Memory | StoreChoice::Redis(_) => Ok(no_leases_out),
+        StoreChoice::Memory | StoreChoice::Redis(_) | StoreChoice::Upstream(_) => Ok(no_leases_out),
+    }
+}
+
+/// An agent always leases; the memory store has nobody to lease from.
+fn judge_lease(store: &StoreChoice, lease: Option<bool>) -> Result<bool, InvalidConfig> {
+    match (store, lease) {
+        (StoreChoice::Memory, Some(true)) => {
+            Err(invalid("lease", true, "needs a store elsewhere: the memory store decides at once and in this process"))
+        }
+        (StoreChoice::Upstream(_), Some(false)) => {
+            Err(invalid("lease", false, "is what an agent of other budgetd is for; ask those directly instead"))
+        }
+        (StoreChoice::Upstream(_), _) => Ok(true),
+        (StoreChoice::Memory | StoreChoice::Redis(_), lease) => Ok(lease.unwrap_or(false)),
+    }
+}
+
+fn judge_holder_id(name: &str) -> Result<HolderId, InvalidConfig> {
+    HolderId::new(name).map_err(|rule| invalid("holder-id", format!("{name:?}"), rule.to_string()))
+}
+
+/// Whose policies are in force is not the agent's to say.
+fn judge_policy(store: &StoreChoice, policy: Option<&Path>) -> Result<(), InvalidConfig> {
+    match (store, policy) {
+        (StoreChoice::Upstream(_), Some(policy)) => {
+            let rule = "is for a daemon with a store of its own: an agent goes by the policies of those it asks";
+            Err(invalid("policy", policy.display(), rule))
+        }
+        (StoreChoice::Upstream(_), None) | (StoreChoice::Memory | StoreChoice::Redis(_), _) => Ok(()),
     }
 }
 
@@ -307,8 +349,29 @@ fn judge_store(settings: &Settings) -> Result<StoreChoice, InvalidConfig> {
     let schemes = ["redis://", "rediss://", "unix://", "redis+unix://", "valkey://", "valkeys://"];
     match choice.url.reveal() {
         "memory" => Ok(StoreChoice::Memory),
+        url if url.starts_with("grpc://") => judge_upstream(url).map(StoreChoice::Upstream),
         url if schemes.iter().any(|scheme| url.starts_with(scheme)) => Ok(StoreChoice::Redis(choice)),
         // What was given may hold a password, so it is not shown.
         _ => Err(invalid("store", "something else", "must be memory, or a URL such as redis://host:6379")),
     }
+}
+
+/// `grpc://host:port`, or several, separated by commas.
+fn judge_upstream(url: &str) -> Result<Vec<String>, InvalidConfig> {
+    let hosts = url.trim_start_matches("grpc://").split(',').map(|host| host.trim().trim_start_matches("grpc://"));
+    hosts
+        .map(|host| {
+            let port = host.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse::<u16>().ok()?)));
+            match port {
+                Some((name, 1..)) if !name.is_empty() && !host.contains(['/', '@', '?', '#']) => {
+                    Ok(format!("http://{host}"))
+                }
+                // What stands before an '@' may be a password.
+                Some(_) | None => {
+                    let shown = host.rsplit_once('@').map_or(host, |(_, host)| host);
+                    Err(invalid("store", shown, "must look like grpc://host:port, several of them separated by commas"))
+                }
+            }
+        })
+        .collect()
 }

@@ -15,6 +15,10 @@ use std::{
     time::Duration,
 };
 
+use budget_client::{
+    Coordinators,
+    leasing::{Leasing, LeasingOptions},
+};
 use budget_proto::pb::{
     FILE_DESCRIPTOR_SET, budget_admin_server::BudgetAdminServer, retry_budget_server::RetryBudgetServer,
 };
@@ -31,8 +35,10 @@ use crate::{
     store::{
         Store,
         fallback::{Sharers, WithFallback},
+        leased::{Lender, Scope, WithLeases},
         memory::MemoryStore,
         redis::{InvalidConfig, Redis, RedisRepository, RedisStore},
+        upstream::Upstream,
     },
     telemetry::{Telemetry, TelemetryError},
 };
@@ -47,6 +53,11 @@ const REQUEST_LINE_BYTES: usize = 14;
 const HTTP_CONNECTIONS: usize = 256;
 /// After connections were cut, until their tasks have noticed.
 const CUT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// After the last call, for giving leases back.
+const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often the state of other budgetd is looked at.
+const FOLLOW_EVERY: Duration = Duration::from_millis(500);
 
 /// A daemon that is bound and does not serve yet.
 #[derive(Debug)]
@@ -102,6 +113,9 @@ pub enum ServeError {
     /// The Redis store's settings.
     #[error(transparent)]
     Redis(#[from] InvalidConfig),
+    /// Leases cannot be held.
+    #[error("leases: {0}")]
+    Leases(#[from] budget_client::Error),
 }
 
 /// The tonic server with the bounds of `limits`; the load test builds its baseline with it.
@@ -201,7 +215,37 @@ impl Server {
                 let ledgers = RedisStore::start(redis, Arc::clone(&policies), Arc::clone(&sharers)).await;
                 let replicas = Arc::clone(&sharers);
                 let store = WithFallback::new(ledgers, Arc::clone(&policies), replicas, self.clock.clone());
-                self.serve_store(Arc::new(store), StoreKind::REDIS, (policies, sharers), tasks, shutdown).await
+                let store = Arc::new(store);
+                if !self.config.lease {
+                    return self.serve_store(store, StoreKind::REDIS, (policies, sharers), tasks, shutdown).await;
+                }
+                let options = leasing_options(&self.config);
+                let timeout = options.sync_timeout;
+                let lender = Lender::new(Arc::clone(&store), Arc::clone(&policies), Arc::clone(&sharers), timeout);
+                let leasing = Leasing::start(lender, options)?;
+                let store = WithLeases::new(store, Arc::clone(&policies), leasing.clone(), Scope::Permitted);
+                let served = self.serve_store(Arc::new(store), StoreKind::REDIS, (policies, sharers), tasks, shutdown);
+                served.await?;
+                give_back(&leasing).await;
+                Ok(())
+            }
+            StoreChoice::Upstream(endpoints) => {
+                let options = leasing_options(&self.config);
+                let coordinators =
+                    Coordinators::new(endpoints.clone(), &budget_client::Options::default(), options.sync_timeout)?;
+                let leasing = Leasing::start(coordinators.clone(), options)?;
+                let mut tasks = JoinSet::new();
+                tasks.spawn(follow(coordinators.clone(), Arc::clone(&self.telemetry)));
+                let policies = Arc::new(Policies::start_timed(MemoryRepository::default(), None, timing).await?);
+                let sharers = Arc::new(Sharers::new(1));
+                let upstream = Upstream::new(coordinators, leasing.clone());
+                let replicas = Arc::clone(&sharers);
+                let inner = WithFallback::new(upstream, Arc::clone(&policies), replicas, self.clock.clone());
+                let store = WithLeases::new(Arc::new(inner), Arc::clone(&policies), leasing.clone(), Scope::All);
+                let kind = StoreKind::UPSTREAM;
+                self.serve_store(Arc::new(store), kind, (policies, sharers), tasks, shutdown).await?;
+                give_back(&leasing).await;
+                Ok(())
             }
         }
     }
@@ -302,6 +346,26 @@ fn routes<S: Store>(core: &Arc<Core<S>>, health: &Health) -> Result<Router, Serv
         .add_service(health.service().max_decoding_message_size(limits.message_bytes))
         .add_service(v1.max_decoding_message_size(limits.message_bytes))
         .add_service(v1alpha.max_decoding_message_size(limits.message_bytes)))
+}
+
+fn leasing_options(config: &Config) -> LeasingOptions {
+    LeasingOptions { holder_id: config.holder_id.clone(), timing: config.timing.limits, ..LeasingOptions::default() }
+}
+
+/// Others have the leases at once, not only when their curves end.
+async fn give_back(leasing: &Leasing) {
+    if !leasing.leave(GIVE_BACK_TIMEOUT).await {
+        tracing::warn!("leases could not be given back: they end by their curves");
+    }
+}
+
+/// Shows whether any of the coordinators answers.
+async fn follow(coordinators: Coordinators, telemetry: Arc<Telemetry>) {
+    let mut rounds = tokio::time::interval(FOLLOW_EVERY);
+    loop {
+        rounds.tick().await;
+        telemetry.store.set_up(coordinators.is_reachable());
+    }
 }
 
 /// Complete or not there: a reader never sees half of it.

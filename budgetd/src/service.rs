@@ -89,6 +89,8 @@ impl StoreKind {
     pub const MEMORY: Self = Self { name: "memory", start: Start::Full };
     /// Redis or Valkey.
     pub const REDIS: Self = Self { name: "redis", start: Start::Empty };
+    /// Other budgetd.
+    pub const UPSTREAM: Self = Self { name: "upstream", start: Start::Empty };
 }
 
 // === impl Core ===
@@ -173,6 +175,8 @@ const fn mode(answered: &Answered) -> Mode {
         Mode::Degraded
     } else if answered.shadow {
         Mode::Shadow
+    } else if answered.leased {
+        Mode::Leased
     } else {
         Mode::Exact
     }

@@ -2,8 +2,10 @@
 
 pub mod fallback;
 pub mod ground;
+pub mod leased;
 pub mod memory;
 pub mod redis;
+pub mod upstream;
 
 use std::{future::Future, time::Instant};
 
@@ -25,6 +27,8 @@ pub struct Answered {
     pub shadow: bool,
     /// Decided by the fallback, the store being away.
     pub degraded: bool,
+    /// Decided from a lease.
+    pub leased: bool,
 }
 
 /// Where the metrics count a dependency: the position of its label under some version of the policies.
@@ -60,6 +64,9 @@ pub enum StoreError {
     /// The caller's deadline passed while the step was at the store: it may have been applied.
     #[error("deadline passed while waiting for the store")]
     Late,
+    /// What is asked for breaks a rule that only the store knows.
+    #[error("{0}")]
+    Refused(String),
     /// State of this dependency cannot be read; only it is affected.
     #[error("state of this dependency is corrupt: {0}")]
     Corrupt(String),
@@ -79,6 +86,7 @@ impl StoreError {
             | Self::Overloaded
             | Self::DeadlinePassed
             | Self::Late
+            | Self::Refused(_)
             | Self::Corrupt(_) => self,
         }
     }

@@ -115,11 +115,6 @@ impl Endpoints {
         );
     }
 
-    /// What an error says of the endpoint.
-    pub(crate) fn note(&self, picked: &Picked, error: &Error, now: Instant) {
-        if is_away(error) { self.failed(picked, now) } else { self.answered(picked) }
-    }
-
     fn slot(&self, at: usize) -> MutexGuard<'_, Slot> {
         self.slots[at].lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -14,18 +14,16 @@ use budget::{
     holder::{Local, LocalAsk, Share},
     lease::{FallbackRules, HolderId, Timing, Usage},
 };
-use budget_proto::convert::{Decision, Mode, Reserved, SyncReply};
-use tokio::{
-    sync::{Semaphore, mpsc},
-    time::Instant,
-};
+use budget_proto::convert::{Decision, Mode};
+use tokio::sync::{Semaphore, mpsc};
 
 use crate::{
     Client, Dependency, Error, Options,
-    client::{deadline, reservation_id},
+    client::reservation_id,
     clock::boot_time_ns,
-    endpoints::{Endpoints, is_away},
-    leasing::{Asked, Coordinator, Leased, Leasing, LeasingOptions, Standing, TooManyDependencies},
+    coordinators::Coordinators,
+    endpoints::is_away,
+    leasing::{Leased, Leasing, LeasingOptions, Standing, TooManyDependencies},
     permit::{Facts, Permit, Right, Source},
 };
 
@@ -34,8 +32,6 @@ const RELEASES_MAX: usize = 4_096;
 /// Releases on their way at once.
 const RELEASES_AT_ONCE: usize = 32;
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
-/// A call that had less time says nothing about the endpoint.
-const FAIR_TRIAL: Duration = Duration::from_millis(250);
 
 /// Makes a [`LeasedClient`].
 #[derive(Clone, Debug, Default)]
@@ -93,17 +89,11 @@ pub struct Counts {
     pub standing: Standing,
 }
 
-struct Inner {
+pub(crate) struct Inner {
     leasing: Leasing,
-    endpoints: Arc<Endpoints>,
+    coordinators: Coordinators,
     releases: mpsc::Sender<(Dependency, Release)>,
     releases_lost: AtomicU64,
-}
-
-/// Syncs go to whichever endpoint answers.
-struct Remote {
-    endpoints: Arc<Endpoints>,
-    timeout: Duration,
 }
 
 // === impl Builder ===
@@ -157,19 +147,11 @@ impl Builder {
     /// # Errors
     /// If there is no endpoint, one has another form, or there is no tokio runtime.
     pub fn connect(self) -> Result<LeasedClient, Error> {
-        if self.endpoints.is_empty() {
-            let rule = "must name at least one budgetd";
-            return Err(Error::Unsendable(budget_proto::InvalidMessage::absent("endpoints", rule)));
-        }
-        let seed = getrandom::u64().map_err(|error| Error::NoRandomness(error.to_string()))?;
-        let endpoints = Arc::new(Endpoints::new(self.endpoints, &self.options, seed)?);
-        let leasing = Leasing::start(
-            Remote { endpoints: Arc::clone(&endpoints), timeout: self.leasing.sync_timeout },
-            self.leasing,
-        )?;
+        let coordinators = Coordinators::new(self.endpoints, &self.options, self.leasing.sync_timeout)?;
+        let leasing = Leasing::start(coordinators.clone(), self.leasing)?;
         let (releases, queued) = mpsc::channel(RELEASES_MAX);
-        tokio::spawn(release_all(Arc::clone(&endpoints), queued));
-        let inner = Inner { leasing, endpoints, releases, releases_lost: AtomicU64::new(0) };
+        tokio::spawn(release_all(coordinators.clone(), queued));
+        let inner = Inner { leasing, coordinators, releases, releases_lost: AtomicU64::new(0) };
         Ok(LeasedClient { inner: Arc::new(inner) })
     }
 }
@@ -193,6 +175,14 @@ impl LeasedClient {
     pub fn dependency(&self, dependency: &Dependency) -> Result<Handle, TooManyDependencies> {
         let leased = self.inner.leasing.dependency(dependency)?;
         Ok(Handle { leased, inner: Arc::clone(&self.inner) })
+    }
+
+    pub(crate) const fn of(inner: Arc<Inner>) -> Self {
+        Self { inner }
+    }
+
+    pub(crate) const fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 
     /// The holder's name.
@@ -325,7 +315,7 @@ impl Handle {
             permit_ttl_ms: ask.permit_ttl_ms,
             ..Reserve::new(reservation_id().map_err(Refused::Failed)?, ask.attempt)
         };
-        match self.inner.reserve(self.leased.dependency(), &reserve, deadline(within)).await {
+        match self.inner.coordinators.reserve(self.leased.dependency(), &reserve, within).await {
             Ok(reserved) => match reserved.decision {
                 Decision::Denied(denied) => Err(Refused::Denied(denied)),
                 Decision::Admitted(admitted) => {
@@ -350,10 +340,8 @@ impl Handle {
                     ))
                 }
             },
-            Err(Some(Error::Overloaded(_))) => Err(Refused::Overloaded),
-            Err(Some(error)) if !is_away(&error) && !matches!(error, Error::DeadlinePassed) => {
-                Err(Refused::Failed(error))
-            }
+            Err(Error::Overloaded(_)) => Err(Refused::Overloaded),
+            Err(error) if !is_away(&error) && !matches!(error, Error::DeadlinePassed) => Err(Refused::Failed(error)),
             // Nobody answers, or not in time.
             Err(_) => {
                 let local = self.leased.reserve_beyond(&ask.local());
@@ -415,85 +403,17 @@ impl fmt::Debug for Handle {
     }
 }
 
-// === impl Inner ===
-
-impl Inner {
-    /// Asks an endpoint, and once more another one if that does not answer. The error is none if all rest.
-    async fn reserve(
-        &self,
-        dependency: &Dependency,
-        reserve: &Reserve,
-        deadline: Instant,
-    ) -> Result<Reserved, Option<Error>> {
-        let mut failed = None;
-        for tries_left in [1_u32, 0] {
-            let now = Instant::now();
-            let Some(picked) = self.endpoints.pick(now) else { break };
-            let left = deadline.saturating_duration_since(now);
-            // Half of the time for the first, so that a silent endpoint does not cost all of it.
-            let given = if tries_left > 0 && self.endpoints.len() > 1 { left / 2 } else { left };
-            match picked.transport.reserve(dependency, reserve, now + given).await {
-                Ok(reserved) => {
-                    self.endpoints.answered(&picked);
-                    return Ok(reserved);
-                }
-                Err(error) => {
-                    let tried =
-                        !matches!(error, Error::DeadlineExceeded | Error::DeadlinePassed) || given >= FAIR_TRIAL;
-                    if tried {
-                        self.endpoints.note(&picked, &error, Instant::now());
-                    }
-                    let again = is_away(&error);
-                    failed = Some(error);
-                    if !again {
-                        break;
-                    }
-                }
-            }
-        }
-        Err(failed)
-    }
-}
-
 /// Sends releases, a bounded number at once, each once: a lost one is left to the permit's own end.
-async fn release_all(endpoints: Arc<Endpoints>, mut queued: mpsc::Receiver<(Dependency, Release)>) {
+async fn release_all(coordinators: Coordinators, mut queued: mpsc::Receiver<(Dependency, Release)>) {
     let at_once = Arc::new(Semaphore::new(RELEASES_AT_ONCE));
     while let Some((dependency, release)) = queued.recv().await {
         let Ok(slot) = Arc::clone(&at_once).acquire_owned().await else { return };
-        let endpoints = Arc::clone(&endpoints);
+        let coordinators = coordinators.clone();
         tokio::spawn(async move {
             let _slot = slot;
-            let now = Instant::now();
-            let Some(picked) = endpoints.pick(now) else { return };
-            match picked.transport.release(&dependency, &release, now + RELEASE_TIMEOUT).await {
-                Ok(_) => endpoints.answered(&picked),
-                Err(error) => {
-                    tracing::debug!(dependency = %dependency.id(), %error, "release was lost");
-                    endpoints.note(&picked, &error, Instant::now());
-                }
+            if let Err(error) = coordinators.release(&dependency, &release, RELEASE_TIMEOUT).await {
+                tracing::debug!(dependency = %dependency.id(), %error, "release was lost");
             }
         });
-    }
-}
-
-// === impl Remote ===
-
-impl Coordinator for Remote {
-    async fn sync(&self, asks: &[Asked]) -> Vec<Result<SyncReply, Error>> {
-        let now = Instant::now();
-        let all = |error: &Error| asks.iter().map(|_| Err(error.clone())).collect();
-        let Some(picked) = self.endpoints.pick(now) else {
-            return all(&Error::Unreachable("no endpoint answers; each is tried again after a rest".into()));
-        };
-        match picked.transport.sync(asks, now + self.timeout).await {
-            Ok(answers) => {
-                self.endpoints.answered(&picked);
-                answers
-            }
-            Err(error) => {
-                self.endpoints.note(&picked, &error, Instant::now());
-                all(&error)
-            }
-        }
     }
 }

@@ -27,6 +27,8 @@ use tokio::sync::{mpsc, oneshot};
 use crate::{Dependency, Error, clock::boot_time_ns};
 use driver::Driver;
 
+/// Life of a permit until a policy is told: that of a policy which says nothing.
+const PERMIT_TTL_MS: i64 = 60_000;
 /// Calls that wait for the background task.
 const COMMANDS_MAX: usize = 16;
 
@@ -92,6 +94,9 @@ pub struct Leasing {
 #[derive(Debug)]
 pub struct Leased {
     dependency: Dependency,
+    /// The same with the names of all units that were ever told.
+    known: RwLock<Dependency>,
+    permit_ttl_ms: AtomicI64,
     share: Arc<Share>,
     alive_until_ns: Arc<AtomicI64>,
     standing: AtomicU8,
@@ -139,6 +144,25 @@ impl Default for LeasingOptions {
                 units: Box::default(),
             },
             dependencies_max: 10_000,
+        }
+    }
+}
+
+// === impl Standing ===
+
+impl Standing {
+    /// All of them, in the order of their codes.
+    pub const ALL: [Self; 5] = [Self::Unleased, Self::Leased, Self::Degraded, Self::Direct, Self::Fallback];
+
+    /// The name in logs and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unleased => "unleased",
+            Self::Leased => "leased",
+            Self::Degraded => "degraded",
+            Self::Direct => "direct",
+            Self::Fallback => "fallback",
         }
     }
 }
@@ -203,6 +227,8 @@ impl Leasing {
         );
         let leased = Arc::new(Leased {
             dependency: dependency.clone(),
+            known: RwLock::new(dependency.clone()),
+            permit_ttl_ms: AtomicI64::new(PERMIT_TTL_MS),
             share: Arc::clone(holder.share()),
             alive_until_ns: Arc::clone(&shared.alive_until_ns),
             standing: AtomicU8::new(Standing::Unleased as u8),
@@ -259,6 +285,26 @@ impl Leased {
         &self.dependency
     }
 
+    /// The dependency with the names of all units that the coordinator ever told.
+    #[must_use]
+    pub fn known(&self) -> Dependency {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Life of a permit, as the coordinator told it last.
+    #[must_use]
+    pub fn permit_ttl_ms(&self) -> i64 {
+        self.permit_ttl_ms.load(Ordering::Relaxed)
+    }
+
+    fn told(&self, reply: &SyncReply) {
+        self.permit_ttl_ms.store(reply.rules.permit_ttl_ms, Ordering::Relaxed);
+        let known = self.known();
+        if !known.units().has(&reply.units) {
+            *self.known.write().unwrap_or_else(PoisonError::into_inner) = known.knowing(&reply.units);
+        }
+    }
+
     /// What has been admitted here, and takes permits back.
     #[must_use]
     pub fn share(&self) -> &Share {
@@ -268,13 +314,8 @@ impl Leased {
     /// How it stands.
     #[must_use]
     pub fn standing(&self) -> Standing {
-        match self.standing.load(Ordering::Relaxed) {
-            1 => Standing::Leased,
-            2 => Standing::Degraded,
-            3 => Standing::Direct,
-            4 => Standing::Fallback,
-            _ => Standing::Unleased,
-        }
+        let code = usize::from(self.standing.load(Ordering::Relaxed));
+        Standing::ALL.get(code).copied().unwrap_or(Standing::Unleased)
     }
 }
 

@@ -30,11 +30,13 @@
 mod admin;
 mod client;
 mod clock;
+mod coordinators;
 mod dependency;
 mod endpoints;
 mod error;
 mod leased;
 pub mod leasing;
+mod metrics;
 mod permit;
 mod session;
 mod transport;
@@ -48,6 +50,7 @@ pub use budget_proto::{
 };
 pub use client::{Client, Options, reservation_id};
 pub use clock::boot_time_ns;
+pub use coordinators::Coordinators;
 pub use dependency::Dependency;
 pub use error::Error;
 pub use leased::{Ask, Builder, Counts, Handle, LeasedClient, Refused};

@@ -33,6 +33,7 @@ def generated_stubs():
                 f"--python_out={out}",
                 f"--grpc_python_out={out}",
                 "retrybudget/v1/budget.proto",
+                "retrybudget/v1/lease.proto",
             ]
         )
         if code != 0:

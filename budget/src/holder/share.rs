@@ -1,10 +1,13 @@
 //! The hot part: local decisions of one dependency, by any number of threads.
 
-use std::sync::{
-    Mutex, MutexGuard, OnceLock, PoisonError,
-    atomic::{
-        AtomicI64,
-        Ordering::{AcqRel, Acquire, Relaxed},
+use std::{
+    cell::Cell,
+    sync::{
+        Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{
+            AtomicI64, AtomicUsize,
+            Ordering::{AcqRel, Acquire, Relaxed},
+        },
     },
 };
 
@@ -56,6 +59,7 @@ pub enum Local {
 #[derive(Debug)]
 pub struct Share {
     pub(super) hot: Hot,
+    lanes: [Lane; LANES],
     pub(super) even: Slot,
     pub(super) odd: Slot,
     pub(super) counters: Counters,
@@ -69,19 +73,42 @@ pub struct Share {
 pub(super) struct Hot {
     pub(super) admission: Level,
     pub(super) retry: Level,
+    pub(super) flight: Flight,
+}
+
+/// What is counted with every admission, in several cache lines: threads share one word of a decision, not two.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct Lane {
     /// Originals admitted; usually the retry bucket's clock.
     pub(super) originals: AtomicI64,
     pub(super) retries: AtomicI64,
-    pub(super) successes: AtomicI64,
-    /// Deposits that a full retry bucket could not take, counted when a retry finds it full.
-    pub(super) overflow: AtomicI64,
-    pub(super) flight: Flight,
+}
+
+const LANES: usize = 4;
+
+thread_local! {
+    /// Which lane this thread counts in.
+    static LANE: Cell<usize> = const { Cell::new(LANES) };
+}
+
+static NEXT_LANE: AtomicUsize = AtomicUsize::new(0);
+
+/// Threads take lanes in turn.
+#[cold]
+fn choose_lane() -> usize {
+    let lane = NEXT_LANE.fetch_add(1, Relaxed) & (LANES - 1);
+    LANE.set(lane);
+    lane
 }
 
 /// What refusals and later steps write.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Counters {
+    pub(super) successes: AtomicI64,
+    /// Deposits that a full retry bucket could not take, counted when a retry finds it full.
+    pub(super) overflow: AtomicI64,
     pub(super) short: AtomicI64,
     pub(super) originals_denied: AtomicI64,
     pub(super) retries_denied: AtomicI64,
@@ -91,6 +118,19 @@ pub(super) struct Counters {
     pub(super) not_sent: AtomicI64,
     pub(super) overuse: AtomicI64,
 }
+
+/// What a retry takes of its bucket.
+struct RetryLook {
+    clock: i64,
+    burst: i64,
+    needed: i64,
+    cost: u32,
+    /// Deposits that a full bucket could not take.
+    lost: i64,
+}
+
+// With the rest of a handle it stays below a kilobyte.
+const _: () = assert!(size_of::<Share>() <= 768 && LANES.is_power_of_two());
 
 // === impl LocalAsk ===
 
@@ -123,17 +163,10 @@ impl Share {
     pub fn new(fallback: FallbackRules, now_ns: i64) -> Self {
         let control = Control::new(fallback, now_ns);
         let tag = Tag::of(control.segment());
-        let hot = Hot {
-            admission: Level::new(tag),
-            retry: Level::new(tag),
-            originals: AtomicI64::new(0),
-            retries: AtomicI64::new(0),
-            successes: AtomicI64::new(0),
-            overflow: AtomicI64::new(0),
-            flight: Flight::default(),
-        };
+        let hot = Hot { admission: Level::new(tag), retry: Level::new(tag), flight: Flight::default() };
         let share = Self {
             hot,
+            lanes: Default::default(),
             even: Slot::default(),
             odd: Slot::default(),
             counters: Counters::default(),
@@ -152,7 +185,8 @@ impl Share {
         if !ask.costs.is_empty() {
             self.note_asked(ask.costs);
         }
-        let tag = self.hot.admission.tag();
+        let seen = self.hot.admission.seen();
+        let tag = seen.tag();
         let slot = self.slot(tag);
         let flags = slot.flags.load(Relaxed);
         // The common case: an original where admission is limited and nothing else.
@@ -166,9 +200,10 @@ impl Share {
             if (start_ns..end_ns).contains(&now_ns) {
                 let burst = slot.burst.load(Relaxed);
                 let clock = slot.pace().at(now_ns.wrapping_sub(start_ns));
-                let needed = needed(burst, MICROS_PER_TOKEN, slot.keep(ask.priority));
-                if let Ok(after) = self.hot.admission.take(tag, clock, burst, needed, MICROS_PER_TOKEN) {
-                    self.hot.originals.fetch_add(1, AcqRel);
+                let needed = slot.need(ask.priority);
+                let taken = self.hot.admission.take_from(seen, tag, clock, burst, needed, MICROS_PER_TOKEN);
+                if let Ok(after) = taken {
+                    self.lane().originals.fetch_add(1, AcqRel);
                     let until_ns = end_ns.min(now_ns.saturating_add(slot.permit_ns.load(Relaxed)));
                     let deposit = slot.deposit.load(Relaxed);
                     return Local::Admitted(Spent::original(tag, until_ns, after, deposit, attempts_left(left), flags));
@@ -234,9 +269,9 @@ impl Share {
             return Err(missed);
         }
         if ask.attempt.is_retry() {
-            self.hot.retries.fetch_add(1, Relaxed);
+            self.lane().retries.fetch_add(1, Relaxed);
         } else {
-            self.hot.originals.fetch_add(1, AcqRel);
+            self.lane().originals.fetch_add(1, AcqRel);
             spent.flags |= spent::ORIGINAL;
             spent.deposit = if flags & EARN_ON_SUCCESS == 0 { slot.deposit.load(Relaxed) } else { 0 };
         }
@@ -256,44 +291,51 @@ impl Share {
     ) -> Result<(), Missed> {
         let burst = slot.burst.load(Relaxed);
         let clock = slot.pace().at(elapsed_ns);
-        let admission_needed = needed(burst, MICROS_PER_TOKEN, slot.keep(ask.priority));
+        let admission_needed = slot.need(ask.priority);
         // Looked at first, taken last: a refusal by an empty bucket disturbs nobody.
-        if flags & LIMITED != 0 {
-            let (found, mark) = self.hot.admission.read();
-            if found == tag && clock.saturating_sub(mark).min(burst) < admission_needed {
-                return Err(Missed::Short);
-            }
+        if flags & LIMITED != 0 && self.hot.admission.lacks(tag, clock, burst, admission_needed) {
+            return Err(Missed::Short);
         }
-        if let Some(cause) = ask.attempt.cause {
-            self.take_retry(tag, slot, flags, ask.priority, cause, spent)?;
-        }
+        let retry = match ask.attempt.cause {
+            Some(cause) => Some(self.look_at_retry(tag, slot, flags, ask.priority, cause)?),
+            None => None,
+        };
         if flags & SLOTS != 0 {
             if self.hot.flight.is_due(now_ns) {
                 return Err(Missed::Moved);
             }
-            spent.slot = Some(self.hot.flight.take(slot.slots(ask.priority)).ok_or(Missed::Short)?);
+            spent.slot = self.hot.flight.take(slot.slots(ask.priority)).ok_or(Missed::Short)?;
+            spent.flags |= spent::PERMIT;
         }
         if !ask.costs.is_empty() {
             self.take_units(tag, elapsed_ns, ask, spent)?;
         }
+        if let Some(retry) = retry {
+            let receipt = self.hot.retry.take(tag, retry.clock, retry.burst, retry.needed, retry.cost.into())?;
+            if retry.lost > 0 {
+                self.counters.overflow.fetch_add(retry.lost, Relaxed);
+            }
+            spent.retry = receipt;
+            spent.retry_cost = retry.cost;
+        }
         if flags & LIMITED != 0 {
-            let after = self.hot.admission.take(tag, clock, burst, admission_needed, MICROS_PER_TOKEN)?;
-            spent.admission = Some(after);
+            let receipt = self.hot.admission.take(tag, clock, burst, admission_needed, MICROS_PER_TOKEN)?;
+            spent.admission = receipt;
+            spent.flags |= spent::ADMISSION;
         } else if self.hot.admission.tag() != tag {
             return Err(Missed::Moved);
         }
         Ok(())
     }
 
-    fn take_retry(
+    fn look_at_retry(
         &self,
         tag: Tag,
         slot: &Slot,
         flags: u32,
         priority: Priority,
         cause: Cause,
-        spent: &mut Spent,
-    ) -> Result<(), Missed> {
+    ) -> Result<RetryLook, Missed> {
         let burst = slot.retry_burst.load(Relaxed);
         let clock = self.retry_clock(slot, flags);
         if clock >= CLOCK_MAX {
@@ -303,24 +345,31 @@ impl Share {
         let cost = slot.retry_cost(cause);
         let needed = needed(burst, cost.into(), slot.retry_keep(priority));
         let (found, mark) = self.hot.retry.read();
-        let after = self.hot.retry.take(tag, clock, burst, needed, cost.into())?;
-        let lost = clock.saturating_sub(burst).saturating_sub(mark);
-        if lost > 0 && found == tag {
-            self.hot.overflow.fetch_add(lost, Relaxed);
+        if found != tag {
+            return Err(Missed::Moved);
         }
-        spent.retry = Some(after);
-        spent.retry_cost = cost;
-        Ok(())
+        let level = clock.saturating_sub(mark);
+        if level.min(burst) < needed {
+            return Err(Missed::Short);
+        }
+        Ok(RetryLook { clock, burst, needed, cost, lost: level.saturating_sub(burst) })
     }
 
     fn take_units(&self, tag: Tag, elapsed_ns: i64, ask: &LocalAsk<'_>, spent: &mut Spent) -> Result<(), Missed> {
         let cells = self.cells.get().ok_or(Missed::Short)?;
+        let asked = || ask.costs.iter().filter(|cost| cost.amount_micros > 0);
+        for cost in asked() {
+            look_at_unit(cells, tag, elapsed_ns, ask.priority, cost)?;
+        }
         let mut units = Vec::with_capacity(ask.costs.len());
-        for cost in ask.costs.iter().filter(|cost| cost.amount_micros > 0) {
-            let taken = take_unit(cells, tag, elapsed_ns, ask.priority, cost);
+        for cost in asked() {
+            let taken =
+                look_at_unit(cells, tag, elapsed_ns, ask.priority, cost).and_then(|(cell, clock, burst, needed)| {
+                    cell.level.take(tag, clock, burst, needed, cost.amount_micros)
+                });
             match taken {
-                Ok(after) => {
-                    units.push(UnitSpent { unit: cost.unit, estimate_micros: cost.amount_micros, after });
+                Ok(receipt) => {
+                    units.push(UnitSpent { unit: cost.unit, estimate_micros: cost.amount_micros, receipt });
                 }
                 Err(missed) => {
                     spent.units = Some(units.into_boxed_slice());
@@ -383,8 +432,8 @@ impl Share {
     /// Records how a sent attempt ended, and what it cost: a unit left out keeps its estimate.
     #[inline]
     pub fn settle(&self, spent: Spent, now_ns: i64, outcome: Outcome, actual: &[Cost]) {
-        if let (Some(of), false) = (spent.slot, outcome == Outcome::Abandoned) {
-            self.hot.flight.give(of);
+        if spent.is(spent::PERMIT) && outcome != Outcome::Abandoned {
+            self.hot.flight.give(spent.slot);
         }
         if outcome == Outcome::Success && spent.is(spent::EARNS) {
             self.earn(&spent);
@@ -427,8 +476,31 @@ impl Share {
     }
 
     pub(super) fn earned(&self, flags: u32) -> i64 {
-        let counter = if flags & EARN_ON_SUCCESS == 0 { &self.hot.originals } else { &self.hot.successes };
-        counter.load(Acquire)
+        if flags & EARN_ON_SUCCESS == 0 { self.originals() } else { self.counters.successes.load(Acquire) }
+    }
+
+    /// Originals admitted from the lease. A reading is never more than what a later one sums up to.
+    pub(super) fn originals(&self) -> i64 {
+        self.lanes.iter().fold(0, |sum, lane| sum.wrapping_add(lane.originals.load(Acquire)))
+    }
+
+    pub(super) fn retries(&self) -> i64 {
+        self.lanes.iter().fold(0, |sum, lane| sum.wrapping_add(lane.retries.load(Relaxed)))
+    }
+
+    #[inline]
+    pub(super) fn lane(&self) -> &Lane {
+        let [first, second, third, fourth] = &self.lanes;
+        let mut lane = LANE.get();
+        if lane >= LANES {
+            lane = choose_lane();
+        }
+        match lane {
+            0 => first,
+            1 => second,
+            2 => third,
+            _ => fourth,
+        }
     }
 
     fn retry_clock(&self, slot: &Slot, flags: u32) -> i64 {
@@ -448,8 +520,8 @@ impl Share {
 
     /// Undoes the withdrawals of a permit and frees its slot.
     fn put_back(&self, spent: &Spent, now_ns: i64) {
-        if let Some(of) = spent.slot {
-            self.hot.flight.give(of);
+        if spent.is(spent::PERMIT) {
+            self.hot.flight.give(spent.slot);
         }
         let tag = spent.tag;
         if now_ns >= spent.until_ns && on(Guard::HandBackToSameLease) {
@@ -459,15 +531,15 @@ impl Share {
         let segment = slot.read();
         let line = |line: i64| if on(Guard::HandBackToSameLease) { line } else { i64::MIN };
         let to = |level: &Level| if on(Guard::HandBackToSameLease) { tag } else { level.tag() };
-        if let Some(after) = spent.admission {
+        if spent.is(spent::ADMISSION) {
             let full = segment.clock(now_ns).saturating_sub(segment.burst);
-            self.hot.admission.give(to(&self.hot.admission), line(full), after, MICROS_PER_TOKEN);
+            self.hot.admission.give(to(&self.hot.admission), line(full), spent.admission, MICROS_PER_TOKEN);
         }
-        if let Some(after) = spent.retry {
+        if spent.retry_cost > 0 {
             let full = segment.retry_clock(self.earned(segment.flags)).saturating_sub(segment.retry_burst);
-            self.hot.retry.give(to(&self.hot.retry), line(full), after, spent.retry_cost.into());
+            self.hot.retry.give(to(&self.hot.retry), line(full), spent.retry, spent.retry_cost.into());
         }
-        for unit in spent.units.iter().flatten() {
+        for unit in spent.units.iter().flat_map(|units| units.iter()) {
             self.refund(tag, &segment, now_ns, unit, unit.estimate_micros);
         }
     }
@@ -478,7 +550,7 @@ impl Share {
         };
         let part = slot.read();
         let clock = part.pace().at(now_ns.min(segment.end_ns).saturating_sub(segment.start_ns));
-        cell.level.give(tag, clock.saturating_sub(part.burst), unit.after, amount);
+        cell.level.give(tag, clock.saturating_sub(part.burst), unit.receipt, amount);
     }
 
     /// Lowers the retry level by a deposit, into debt of at most one burst.
@@ -498,14 +570,14 @@ impl Share {
         if spent.is(spent::FALLBACK) {
             self.lock().earn_beyond();
         } else {
-            self.hot.successes.fetch_add(1, AcqRel);
+            self.counters.successes.fetch_add(1, AcqRel);
         }
     }
 
     fn settle_units(&self, spent: &Spent, now_ns: i64, actual: &[Cost]) {
         let Some(cells) = self.cells.get() else { return };
         for cost in actual {
-            let estimated = spent.units.iter().flatten().find(|unit| unit.unit == cost.unit);
+            let estimated = spent.units.iter().flat_map(|units| units.iter()).find(|unit| unit.unit == cost.unit);
             let more = cost.amount_micros.saturating_sub(estimated.map_or(0, |unit| unit.estimate_micros));
             if more > 0 {
                 self.charge(cells, now_ns, cost.unit, more);
@@ -561,13 +633,20 @@ pub(super) fn find(cells: &Cells, odd: bool, unit: UnitId) -> Option<(&UnitCell,
     cells.iter().map(|cell| (cell, cell.slot(odd))).find(|(_, slot)| slot.id.load(Relaxed) == unit.raw())
 }
 
-fn take_unit(cells: &Cells, tag: Tag, elapsed_ns: i64, priority: Priority, cost: &Cost) -> Result<i64, Missed> {
+/// A unit's bucket, its clock, burst and the level needed, if it covers the cost.
+fn look_at_unit<'a>(
+    cells: &'a Cells,
+    tag: Tag,
+    elapsed_ns: i64,
+    priority: Priority,
+    cost: &Cost,
+) -> Result<(&'a UnitCell, i64, i64, i64), Missed> {
     let (cell, slot) = find(cells, tag.is_odd(), cost.unit).ok_or(Missed::Short)?;
     let part = slot.read();
-    let amount = cost.amount_micros;
-    if amount > part.burst {
+    let keep = by_class(priority, &part.keep_sheddable, &part.keep_default, &part.keep_critical);
+    let (clock, needed) = (part.pace().at(elapsed_ns), needed(part.burst, cost.amount_micros, *keep));
+    if cell.level.lacks(tag, clock, part.burst, needed) {
         return Err(Missed::Short);
     }
-    let keep = by_class(priority, &part.keep_sheddable, &part.keep_default, &part.keep_critical);
-    cell.level.take(tag, part.pace().at(elapsed_ns), part.burst, needed(part.burst, amount, *keep), amount)
+    Ok((cell, clock, part.burst, needed))
 }

@@ -32,9 +32,19 @@ pub struct Settings {
         value_name = "BOOL", hide_possible_values = true)]
     pub insecure: Option<bool>,
     /// Where ledgers live: memory (this process, a single node), or the URL of a Redis or Valkey server that all
-    /// replicas share, such as redis://user:password@host:6379 or unix:///run/redis.sock [default: memory]
+    /// replicas share, such as redis://user:password@host:6379 or unix:///run/redis.sock; or other budgetd, of which
+    /// this one becomes the agent on a host: grpc://host:7411, several separated by commas [default: memory]
     #[arg(long, env = "BUDGETD_STORE", hide_env_values = true, value_name = "URL")]
     pub store: Option<Secret>,
+    /// Answer Reserve from leases that this daemon holds on its store, where a policy permits leases: no store on the
+    /// path, and decisions go on along the curve while it is away. An agent (store grpc://...) always does
+    #[arg(long, env = "BUDGETD_LEASE", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+        value_name = "BOOL", hide_possible_values = true)]
+    pub lease: Option<bool>,
+    /// The name under which those leases are held, kept over restarts so that a crash loop cannot strand the quota; no
+    /// two daemons that live at once may share one [default: a random one]
+    #[arg(long, env = "BUDGETD_HOLDER_ID", value_name = "NAME")]
+    pub holder_id: Option<String>,
     /// The namespace: what every key in Redis starts with [default: budgetd]
     #[arg(long, env = "BUDGETD_PREFIX", value_name = "TEXT")]
     pub prefix: Option<String>,
@@ -119,6 +129,8 @@ impl Settings {
             insecure: self.insecure.or(other.insecure),
             store: self.store.or(other.store),
             prefix: self.prefix.or(other.prefix),
+            lease: self.lease.or(other.lease),
+            holder_id: self.holder_id.or(other.holder_id),
             no_leases_out: self.no_leases_out.or(other.no_leases_out),
             policy: self.policy.or(other.policy),
             ready_file: self.ready_file.or(other.ready_file),

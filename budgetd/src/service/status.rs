@@ -13,6 +13,7 @@ pub(super) fn of_store(error: &StoreError, dependency: &DependencyId) -> Status 
         }
         StoreError::Overloaded => Status::resource_exhausted(format!("budgetd is overloaded: {error}")),
         StoreError::DeadlinePassed | StoreError::Late => Status::deadline_exceeded(error.to_string()),
+        StoreError::Refused(rule) => Status::invalid_argument(rule),
         StoreError::Corrupt(why) => {
             Status::internal(format!("state of dependency {:?} is corrupt: {why}", dependency.as_str()))
         }
@@ -30,7 +31,9 @@ pub(super) fn of_policies(error: &PoliciesError) -> Status {
         PoliciesError::Store(error) => match error {
             StoreError::Overloaded => Status::resource_exhausted(text),
             StoreError::DeadlinePassed | StoreError::Late => Status::deadline_exceeded(text),
-            StoreError::Corrupt(_) | StoreError::UnknownDependency(_) => Status::internal(text),
+            StoreError::Corrupt(_) | StoreError::UnknownDependency(_) | StoreError::Refused(_) => {
+                Status::internal(text)
+            }
             StoreError::Away(_) | StoreError::Lost(_) | StoreError::NeverReached(_) => Status::unavailable(text),
         },
     }

@@ -134,7 +134,13 @@ impl Fallbacks {
             }
         };
         let answer = fallback.reserve(&resolved.policy, &resolved.numbers, sharers, now_ms, ask);
-        Ok(Answered { answer, version: resolved.version, shadow: resolved.numbers.shadow, degraded: true })
+        Ok(Answered {
+            answer,
+            version: resolved.version,
+            shadow: resolved.numbers.shadow,
+            degraded: true,
+            leased: false,
+        })
     }
 }
 
@@ -149,6 +155,11 @@ impl<S: Store> WithFallback<S> {
     /// The store inside.
     pub const fn inner(&self) -> &S {
         &self.inner
+    }
+
+    /// What decides while that is away.
+    pub const fn fallbacks(&self) -> &Fallbacks {
+        &self.fallbacks
     }
 }
 
@@ -171,6 +182,7 @@ impl<S: Store> Store for WithFallback<S> {
                 | StoreError::Overloaded
                 | StoreError::DeadlinePassed
                 | StoreError::Late
+                | StoreError::Refused(_)
                 | StoreError::Corrupt(_),
             )) => decided_or_not_ours,
         }

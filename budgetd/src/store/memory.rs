@@ -135,7 +135,7 @@ impl MemoryStore {
     fn decide(&self, dependency: &DependencyId, step: &Step) -> Result<(Answered, Option<LabelAt>), StoreError> {
         let absent = |resolved: &Resolved| {
             let (version, shadow) = (resolved.version, resolved.numbers.shadow);
-            let answered = |answer| Answered { answer, version, shadow, degraded: false };
+            let answered = |answer| Answered { answer, version, shadow, degraded: false, leased: false };
             without_state(step).map(|answer| Some((answered(answer), label(resolved))))
         };
         let decided = self.call(dependency, absent, |entry, _| entry.apply(step))?;
@@ -398,6 +398,6 @@ impl Entry {
         }
         let answer = self.ledger.step(step);
         let (version, shadow) = (self.ledger.version(), self.ledger.shadow());
-        Some((Answered { answer, version, shadow, degraded: false }, label(&self.resolved)))
+        Some((Answered { answer, version, shadow, degraded: false, leased: false }, label(&self.resolved)))
     }
 }

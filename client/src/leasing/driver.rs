@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::{Asked, Command, Coordinator, Leased, Shared, Standing, lock, random_incarnation, random_u64};
-use crate::{Dependency, Error, clock::boot_time_ns};
+use crate::{Error, clock::boot_time_ns};
 
 const NANOS_PER_MS: i64 = 1_000_000;
 /// Syncs on their way at once.
@@ -46,8 +46,6 @@ pub(super) struct Driver<C> {
 struct Machine {
     holder: Holder,
     leased: Arc<Leased>,
-    /// With the names of all units that were ever told.
-    dependency: Dependency,
     due_ns: i64,
 }
 
@@ -113,9 +111,8 @@ impl<C: Coordinator> Driver<C> {
     fn take_over(&mut self, now_ns: i64) {
         for (holder, leased) in std::mem::take(&mut *lock(&self.shared.new)) {
             let id = leased.dependency().id().clone();
-            let dependency = leased.dependency().clone();
             self.due.insert((now_ns, id.clone()));
-            self.machines.insert(id, Machine { holder, leased, dependency, due_ns: now_ns });
+            self.machines.insert(id, Machine { holder, leased, due_ns: now_ns });
         }
     }
 
@@ -149,7 +146,7 @@ impl<C: Coordinator> Driver<C> {
                     machine.holder.hasten(now_ns);
                 }
                 if let Action::Send { ask, attempt } = machine.holder.poll(now_ns, random_u64()) {
-                    asks.push((Asked { dependency: machine.dependency.clone(), ask }, attempt));
+                    asks.push((Asked { dependency: machine.leased.known(), ask }, attempt));
                 }
                 machine.due_ns = machine.holder.due_ns().max(now_ns + NANOS_PER_MS);
                 machine.stand(now_ns);
@@ -170,7 +167,7 @@ impl<C: Coordinator> Driver<C> {
             let (sequence, nonce) = (asked.ask.sequence, asked.ask.nonce);
             match answer {
                 Some(Ok(reply)) => {
-                    machine.dependency = machine.dependency.clone().knowing(&reply.units);
+                    machine.leased.told(&reply);
                     let heard = Reply {
                         sequence,
                         nonce,
@@ -225,7 +222,7 @@ impl Machine {
         match incarnation {
             Ok(incarnation) => {
                 tracing::warn!(
-                    dependency = %self.dependency.id(),
+                    dependency = %self.leased.dependency().id(),
                     "another process lives under this incarnation (a copy of this one?): starting anew without a lease"
                 );
                 self.holder.reincarnate(now_ns, incarnation);
@@ -248,7 +245,7 @@ impl Machine {
         let before = self.leased.standing();
         if before != standing {
             self.leased.standing.store(standing as u8, Ordering::Relaxed);
-            tracing::info!(dependency = %self.dependency.id(), from = ?before, to = ?standing, "lease");
+            tracing::info!(dependency = %self.leased.dependency().id(), from = ?before, to = ?standing, "lease");
         }
     }
 }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod holders;
+mod lease_answers;
 mod leases;
 mod random;
 mod requests;

@@ -168,6 +168,7 @@ const fn is_away(error: &StoreError) -> bool {
         | StoreError::Lost(_)
         | StoreError::NeverReached(_)
         | StoreError::DeadlinePassed
+        | StoreError::Refused(_)
         | StoreError::Late => true,
         StoreError::Overloaded | StoreError::Corrupt(_) | StoreError::UnknownDependency(_) => false,
     }

@@ -287,7 +287,7 @@ impl Lane {
 }
 
 fn answered(answer: Answer, version: PolicyVersion, shadow: bool) -> Answered {
-    Answered { answer, version, shadow, degraded: false }
+    Answered { answer, version, shadow, degraded: false, leased: false }
 }
 
 /// Applied twice it has the effect of once.

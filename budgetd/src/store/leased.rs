@@ -1,0 +1,244 @@
+//! A store that answers from leases it holds on the store inside, and asks that one only for what they do not cover.
+//!
+//! What is decided here is known here only: elsewhere a Release finds nothing, and a Reserve sent again is decided afresh
+//! (wasteful, inside the bound). Operations, longer permits and booking ahead are the inner store's. While that is away
+//! the lease decides alone along its curve, and then the policy's fallback.
+
+mod coordinator;
+mod records;
+
+use std::{fmt, sync::Arc, time::Instant};
+
+use budget::{
+    decision::{
+        Admitted, Answer, Denied, DenyReason, Extend, ExtendResult, Release, ReleaseResult, Reserve, Step, Use,
+    },
+    holder::{Local, LocalAsk, Spent},
+    ids::DependencyId,
+    lease::{HolderId, SyncAsk, Synced},
+    ledger::{HolderView, View},
+};
+use budget_client::{
+    Dependency, boot_time_ns,
+    leasing::{Leased, Leasing},
+};
+
+use super::{Answered, Store, StoreError, fallback::WithFallback};
+use crate::{clock::Clock, policies::Policies};
+pub use coordinator::Lender;
+use records::{Closed, Records};
+
+const NANOS_PER_MS: i64 = 1_000_000;
+
+/// Answers from leases where a policy permits them.
+pub struct WithLeases<S> {
+    inner: Arc<WithFallback<S>>,
+    policies: Arc<Policies>,
+    leasing: Leasing,
+    records: Records,
+    scope: Scope,
+}
+
+/// Which dependencies are leased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Those whose policy permits it, as far as it is known here.
+    Permitted,
+    /// All that are named: another budgetd knows the policies.
+    All,
+}
+
+// === impl WithLeases ===
+
+impl<S: Store> WithLeases<S> {
+    /// Stands before `inner`. `leasing` holds leases on the store inside that one.
+    pub fn new(inner: Arc<WithFallback<S>>, policies: Arc<Policies>, leasing: Leasing, scope: Scope) -> Self {
+        Self { inner, policies, leasing, records: Records::default(), scope }
+    }
+
+    /// The leases held.
+    pub const fn leasing(&self) -> &Leasing {
+        &self.leasing
+    }
+
+    /// The lease of a dependency; none where its policy permits none.
+    fn lease(&self, dependency: &DependencyId) -> Option<Arc<Leased>> {
+        if self.scope == Scope::Permitted {
+            self.policies.snapshot().resolve(dependency).ok()?.numbers.lease.as_ref()?;
+        }
+        self.leasing.dependency(&Dependency::from(dependency.clone())).ok()
+    }
+
+    async fn reserve(
+        &self,
+        dependency: &DependencyId,
+        ask: Reserve,
+        deadline: Instant,
+    ) -> Result<Answered, StoreError> {
+        if !ask.no_release
+            && let Some(known) = self.records.find(ask.id, boot_time_ns())
+        {
+            return Ok(self.answered(known.replayed()));
+        }
+        let Some(leased) = self.lease(dependency) else {
+            return self.reserve_unleased(dependency, ask, deadline).await;
+        };
+        let local = LocalAsk { attempt: ask.attempt, priority: ask.priority, costs: &ask.costs };
+        if is_local(&ask) && (ask.no_release || self.records.has_room(ask.id)) {
+            match leased.reserve(&local) {
+                Local::Admitted(spent) => return Ok(self.admitted(&leased, &ask, spent, false)),
+                Local::Denied(denied) => return Ok(self.answered(Answer::Denied(denied))),
+                Local::Short => {}
+            }
+        }
+        match self.inner.inner().step(dependency, Step::Reserve(ask.clone()), deadline).await {
+            // Nobody waits for what would be decided now, so it must take nothing.
+            Err(error @ (StoreError::Away(_) | StoreError::Lost(_))) if Clock::instant() >= deadline => {
+                Err(error.too_late())
+            }
+            Err(StoreError::Away(_) | StoreError::Lost(_)) => {
+                let refused = |denied| Answered { degraded: true, ..self.answered(Answer::Denied(denied)) };
+                if ask.operation.is_some() {
+                    return Ok(refused(Denied::because(DenyReason::OperationStoreAway)));
+                }
+                Ok(match leased.reserve_beyond(&local) {
+                    Local::Admitted(spent) => self.admitted(&leased, &ask, spent, true),
+                    Local::Denied(denied) => refused(denied),
+                    Local::Short => refused(Denied::because(DenyReason::Fallback)),
+                })
+            }
+            decided => decided,
+        }
+    }
+
+    async fn reserve_unleased(
+        &self,
+        dependency: &DependencyId,
+        ask: Reserve,
+        deadline: Instant,
+    ) -> Result<Answered, StoreError> {
+        if self.scope == Scope::Permitted {
+            return self.inner.step(dependency, Step::Reserve(ask), deadline).await;
+        }
+        // Nothing is known here of the policy, so there is no fallback either.
+        self.inner.inner().step(dependency, Step::Reserve(ask), deadline).await
+    }
+
+    fn admitted(&self, leased: &Arc<Leased>, ask: &Reserve, spent: Spent, degraded: bool) -> Answered {
+        let now_ns = boot_time_ns();
+        let admitted = Admitted {
+            start_after_ms: 0,
+            permit_ttl_ms: leased.permit_ttl_ms(),
+            attempts_left: spent.attempts_left().into(),
+            replayed: false,
+            would_be_denied: spent.would_be_denied(),
+        };
+        if !ask.no_release {
+            let until_ns = now_ns.saturating_add(admitted.permit_ttl_ms.saturating_mul(NANOS_PER_MS));
+            self.records.open(ask.id, Arc::clone(leased), spent, admitted, until_ns, now_ns);
+        }
+        Answered { degraded, ..self.answered(Answer::Admitted(admitted)) }
+    }
+
+    async fn release(
+        &self,
+        dependency: &DependencyId,
+        release: Release,
+        deadline: Instant,
+    ) -> Result<Answered, StoreError> {
+        let now_ns = boot_time_ns();
+        let result = match self.records.close(release.id, now_ns) {
+            None => return self.inner.step(dependency, Step::Release(release), deadline).await,
+            Some(Closed::Before) => ReleaseResult::AlreadyReleased,
+            Some(Closed::Expired) => ReleaseResult::Expired,
+            Some(Closed::Now(leased, spent)) => {
+                match &release.used {
+                    Use::NotSent => leased.share().hand_back(spent, now_ns),
+                    Use::Sent(sent) => leased.share().settle(spent, now_ns, sent.outcome, &sent.costs),
+                }
+                ReleaseResult::Applied
+            }
+        };
+        Ok(self.answered(Answer::Released(result)))
+    }
+
+    /// A permit of a lease lives as long as the policy says: it is told what is left of that.
+    async fn extend(
+        &self,
+        dependency: &DependencyId,
+        extend: Extend,
+        deadline: Instant,
+    ) -> Result<Answered, StoreError> {
+        let now_ns = boot_time_ns();
+        match self.records.find(extend.id, now_ns) {
+            None => self.inner.step(dependency, Step::Extend(extend), deadline).await,
+            Some(known) => Ok(self.answered(Answer::Extended(match known.left_ms {
+                Some(left_ms) => ExtendResult::Extended(left_ms),
+                None if known.expired => ExtendResult::Expired,
+                None => ExtendResult::AlreadyReleased,
+            }))),
+        }
+    }
+
+    fn answered(&self, answer: Answer) -> Answered {
+        let version = self.policies.snapshot().version();
+        Answered { answer, version, shadow: false, degraded: false, leased: true }
+    }
+}
+
+impl<S: Store> Store for WithLeases<S> {
+    async fn step(&self, dependency: &DependencyId, step: Step, deadline: Instant) -> Result<Answered, StoreError> {
+        match step {
+            Step::Reserve(ask) => self.reserve(dependency, ask, deadline).await,
+            Step::Release(release) => self.release(dependency, release, deadline).await,
+            Step::Extend(extend) => self.extend(dependency, extend, deadline).await,
+        }
+    }
+
+    async fn view(&self, dependency: &DependencyId, deadline: Instant) -> Result<Option<View>, StoreError> {
+        self.inner.view(dependency, deadline).await
+    }
+
+    async fn known(
+        &self,
+        after: Option<&str>,
+        limit: usize,
+        deadline: Instant,
+    ) -> Result<Vec<DependencyId>, StoreError> {
+        self.inner.known(after, limit, deadline).await
+    }
+
+    async fn sync(&self, dependency: &DependencyId, ask: SyncAsk, deadline: Instant) -> Result<Synced, StoreError> {
+        self.inner.sync(dependency, ask, deadline).await
+    }
+
+    async fn list_holders(
+        &self,
+        dependency: &DependencyId,
+        after: Option<&HolderId>,
+        limit: usize,
+        deadline: Instant,
+    ) -> Result<Vec<HolderView>, StoreError> {
+        self.inner.list_holders(dependency, after, limit, deadline).await
+    }
+
+    async fn revoke(
+        &self,
+        dependency: &DependencyId,
+        holder: &HolderId,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
+        self.inner.revoke(dependency, holder, deadline).await
+    }
+}
+
+/// Whether a lease can decide it: operations, other lives of permits and late callers are the inner store's.
+const fn is_local(ask: &Reserve) -> bool {
+    ask.operation.is_none() && ask.permit_ttl_ms.is_none() && !matches!(ask.time_left_ms, Some(0))
+}
+
+impl<S> fmt::Debug for WithLeases<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WithLeases").field("leasing", &self.leasing).finish_non_exhaustive()
+    }
+}
