@@ -59,7 +59,7 @@ pub enum Local {
 #[derive(Debug)]
 pub struct Share {
     pub(super) hot: Hot,
-    lanes: [Lane; LANES],
+    pub(super) lanes: [Lane; LANES],
     pub(super) even: Slot,
     pub(super) odd: Slot,
     pub(super) counters: Counters,

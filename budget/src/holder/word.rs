@@ -123,7 +123,7 @@ impl Level {
 
     #[cfg(feature = "guards")]
     pub(super) fn copy(&self) -> Self {
-        Self(AtomicU64::new(self.0.load(Acquire)))
+        Self { word: self.word.load(Acquire).into(), given: self.given.load(Acquire).into() }
     }
 
     /// Tag and mark.
