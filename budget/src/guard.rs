@@ -47,8 +47,6 @@ pub enum Guard {
     ReplayTellsPosition,
     /// Ledger: a replay that has ended or was overtaken by a lowered policy is DEAD; off: granted again.
     ReplayDies,
-    /// Ledger: a re-send moves no tokens a second time.
-    ReplayMovesNothing,
     /// Ledger: an older sequence, or the same with another nonce, is FENCED; off: treated as a new request.
     Fence,
     /// Ledger: incarnations of one holder id are charged apart; off: they share one record.
@@ -119,7 +117,7 @@ pub enum Guard {
 
 impl Guard {
     /// All of them.
-    pub const ALL: [Self; 53] = [
+    pub const ALL: [Self; 52] = [
         Self::RenewalKeepsLevels,
         Self::EpochStartsEmpty,
         Self::MovedIsWithdrawn,
@@ -139,7 +137,6 @@ impl Guard {
         Self::WidestPart,
         Self::ReplayTellsPosition,
         Self::ReplayDies,
-        Self::ReplayMovesNothing,
         Self::Fence,
         Self::IncarnationsApart,
         Self::IdentityOpensEpoch,
@@ -189,18 +186,23 @@ mod switches {
     use super::Guard;
 
     thread_local! {
-        static OFF: std::cell::Cell<Option<Guard>> = const { std::cell::Cell::new(None) };
+        static OFF: std::cell::Cell<[Option<Guard>; 3]> = const { std::cell::Cell::new([None; 3]) };
     }
 
     /// Whether a guard is in force on this thread.
     #[must_use]
     pub fn on(guard: Guard) -> bool {
-        OFF.get() != Some(guard)
+        !OFF.get().contains(&Some(guard))
     }
 
-    /// Switches one guard of this thread off, or all on again.
-    pub fn switch_off(guard: Option<Guard>) {
-        OFF.set(guard);
+    /// Switches up to three guards of this thread off, and all others on. Where two stand for each other, one alone is not
+    /// missed.
+    pub fn switch_off(guards: &[Guard]) {
+        let mut off = [None; 3];
+        for (place, guard) in off.iter_mut().zip(guards) {
+            *place = Some(*guard);
+        }
+        OFF.set(off);
     }
 }
 

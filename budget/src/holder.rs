@@ -9,6 +9,7 @@ mod control;
 mod jitter;
 #[cfg(feature = "guards")]
 mod probe;
+mod request;
 mod segment;
 mod share;
 mod spent;
@@ -19,12 +20,13 @@ use std::sync::Arc;
 use crate::{
     guard::{Guard, on},
     lease::{
-        Amounts, Curve, Epoch, FallbackRules, Grant, HolderId, Incarnation, LeaseName, NotLeased, Presented, Rules,
+        Amounts, Epoch, FallbackRules, Grant, HolderId, Incarnation, LeaseName, NotLeased, Presented, Rules,
         SyncAnswer, SyncAsk, Timing, Usage,
     },
 };
 use control::Running;
 use jitter::Jitter;
+use request::{Held, Outstanding, is_higher, is_less, sane};
 pub use share::{Local, LocalAsk, Share};
 pub use spent::Spent;
 
@@ -108,23 +110,6 @@ pub struct Holder {
     unanswered: u32,
     counted: Usage,
     leaving: bool,
-}
-
-#[derive(Debug)]
-struct Held {
-    name: LeaseName,
-    value: Amounts,
-    curve: Curve,
-    start_ns: i64,
-}
-
-#[derive(Debug)]
-struct Outstanding {
-    ask: SyncAsk,
-    /// Number and time of sendings: the first, then the latest ones.
-    sent: Vec<(u32, i64)>,
-    attempt: u32,
-    resend_ns: i64,
 }
 
 // === impl Holder ===
@@ -356,8 +341,8 @@ impl Holder {
             share.withdraw(&mut control, now_ns);
             self.state = State::Parked;
         } else {
-            let lease = Running { value: grant.value.clone(), curve: grant.curve.clone(), start_ns };
-            share.install(&mut control, now_ns, lease, &grant.moved, rules);
+            let lease = Running { value: sane(&grant.value), curve: grant.curve.clone(), start_ns };
+            share.install(&mut control, now_ns, lease, &sane(&grant.moved), rules);
             self.state = State::Leased;
         }
         let over = held.position_ms(now_ns) >= held.curve.total_ms();
@@ -457,50 +442,6 @@ impl Holder {
 
 /// Longest wait a coordinator may ask for.
 const MAX_WAIT_MS: i64 = 600_000;
-
-/// Rule 5: a later grant of the same epoch, or one of an epoch that supersedes it.
-fn is_higher(name: LeaseName, current: LeaseName) -> bool {
-    if name.epoch == current.epoch {
-        name.generation > current.generation
-    } else {
-        name.epoch.supersedes(current.epoch)
-    }
-}
-
-/// Whether any component is smaller: what is given up is usable once that is acknowledged.
-fn is_less(value: &Amounts, before: &Amounts) -> bool {
-    let less = before.zip(value, |before, now| i64::from(now < before));
-    !less.is_zero()
-}
-
-// === impl Held ===
-
-impl Held {
-    fn position_ms(&self, now_ns: i64) -> i64 {
-        now_ns.saturating_sub(self.start_ns).div_euclid(NANOS_PER_MS).max(0)
-    }
-
-    fn present(&self, now_ns: i64) -> Option<Presented> {
-        let position_ms = self.position_ms(now_ns);
-        (position_ms < self.curve.total_ms()).then(|| Presented {
-            name: self.name,
-            value: self.value.clone(),
-            curve: self.curve.clone(),
-            position_ms,
-        })
-    }
-}
-
-// === impl Outstanding ===
-
-impl Outstanding {
-    /// When a sending went out; the first, if it is not known which.
-    fn sent_ns(&self, attempt: Option<u32>) -> i64 {
-        let first = self.sent.first().map_or(0, |(_, at_ns)| *at_ns);
-        let found = self.sent.iter().find(|(number, _)| attempt == Some(*number));
-        found.map_or(first, |(_, at_ns)| *at_ns)
-    }
-}
 
 #[cfg(test)]
 mod tests;

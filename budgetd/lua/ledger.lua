@@ -61,7 +61,12 @@ if stored then
     local at = L_UNITS + i * L_UNIT
     l[at], l[at + 1], l[at + 2] = struct.unpack(UNIT_FORMAT, stored, HEAD_BYTES + 1 + i * UNIT_BYTES)
   end
-  n = unpack_numbers(stored, numbers_from)
+  if ARGV[3] and l[L_NUMBER] == tonumber(ARGV[2]) and l[L_ID] == tonumber(ARGV[3]) then
+    -- The call brings the same ones, and they have not lain in a store.
+    n = unpack_numbers(ARGV[5], 1)
+  else
+    n = unpack_numbers(stored, numbers_from)
+  end
 end
 
 if l then

@@ -5,15 +5,15 @@
 
 local RESERVE_BYTES <const> = 32
 local RELEASE_BYTES <const> = 7
-local NUMBERS_FROM <const> = 158
 
-local lone_bytes = #KEYS == 5 and #ARGV == 7 and stored and #stored == HEAD_BYTES + NUMBERS_BYTES and #ARGV[6]
+local lone_bytes = #KEYS == 5 and #ARGV == 7 and stored and #stored == HEAD_BYTES + NUMBERS_BYTES
+  and string.byte(stored, HEAD_BYTES) == 0 and #ARGV[5] == NUMBERS_BYTES and #ARGV[6]
 if lone_bytes == RESERVE_BYTES or lone_bytes == RELEASE_BYTES then
   local number, id, before, now, admission, admission_rest, retry, retry_rest, in_flight, end_1, permits_1, end_2,
     permits_2, newer, size_1, size_2, queued, originals_admitted, deposited_sum = struct.unpack(COMMON_HEAD_FORMAT, stored)
   local limited, num, den, burst, keep_1, keep_2, keep_3, max_in_flight, keep_in_flight_1, keep_in_flight_2,
     keep_in_flight_3, ttl, deposit_micros, earn_on_success, idle_ttl, retry_num, retry_den, retry_burst =
-    struct.unpack(COMMON_NUMBERS_FORMAT, stored, NUMBERS_FROM)
+    struct.unpack(COMMON_NUMBERS_FORMAT, ARGV[5])
   local elapsed = clock - before
   if elapsed < 0 then
     elapsed = 0
@@ -101,7 +101,7 @@ if lone_bytes == RESERVE_BYTES or lone_bytes == RELEASE_BYTES then
     redis.call('HSET', key, ARGV[7], record)
     local packed = struct.pack(COMMON_HEAD_FORMAT, number, id, clock, now, admission, admission_rest, retry, retry_rest,
       in_flight, end_1, permits_1, end_2, permits_2, newer, size_1, size_2, queued, originals_admitted, deposited_sum)
-      .. string.sub(stored, COMMON_HEAD_BYTES + 1)
+      .. string.sub(stored, COMMON_HEAD_BYTES + 1, HEAD_BYTES) .. ARGV[5]
     if idle_ttl > 0 then
       redis.call('SET', KEYS[1], packed, 'PX', idle_ttl)
     else

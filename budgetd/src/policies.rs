@@ -17,6 +17,7 @@ mod body;
 mod bound;
 mod fields;
 mod file;
+mod former;
 mod print;
 mod registry;
 pub mod repository;

@@ -72,6 +72,7 @@ struct Servers {
     echo: Option<Running>,
     memory: Option<Running>,
     redis: Option<Running>,
+    leased: Option<Running>,
     redis_server: Option<RedisServer>,
 }
 
@@ -148,7 +149,7 @@ async fn compare(options: &Options, wanted: &[&Comparison], servers: &mut Server
         for load in [comparison.baseline, comparison.subject] {
             if !warm.contains(&load) {
                 warm.push(load);
-                servers.slice(load, dependencies, options.warm_up_seconds).await?;
+                servers.slice(load, dependencies, options.warm_up_seconds.max(load.warm_up_min())).await?;
             }
         }
     }
@@ -215,7 +216,7 @@ impl Servers {
         policy_file: &Path,
     ) -> Result<Self, Error> {
         let needs = |server| wanted.iter().any(|comparison| comparison.uses(server));
-        let mut servers = Self { echo: None, memory: None, redis: None, redis_server: None };
+        let mut servers = Self { echo: None, memory: None, redis: None, leased: None, redis_server: None };
         if needs(Server::Echo) {
             let process = ServerProcess::start("echo", ["serve-echo"], scratch).await?;
             servers.echo = Some(Running::connect(process, options).await?);
@@ -224,18 +225,25 @@ impl Servers {
             let process = ServerProcess::start_daemon("memory", "memory", policy_file, scratch).await?;
             servers.memory = Some(Running::connect(process, options).await?);
         }
-        if needs(Server::Redis) {
+        if needs(Server::Redis) || needs(Server::Leased) {
             let redis_server = RedisServer::start(&options.redis_server, scratch, "bench-redis").await?;
-            let process = ServerProcess::start_daemon("redis", redis_server.url(), policy_file, scratch).await?;
+            let url = redis_server.url().to_owned();
             servers.redis_server = Some(redis_server);
-            servers.redis = Some(Running::connect(process, options).await?);
+            if needs(Server::Redis) {
+                let process = ServerProcess::start_daemon("redis", &url, policy_file, scratch).await?;
+                servers.redis = Some(Running::connect(process, options).await?);
+            }
+            if needs(Server::Leased) {
+                let process = ServerProcess::start_leased("leased", &url, policy_file, scratch).await?;
+                servers.leased = Some(Running::connect(process, options).await?);
+            }
         }
         Ok(servers)
     }
 
     /// Ends them all.
     async fn end(self) -> Result<(), Error> {
-        for running in [self.echo, self.memory, self.redis].into_iter().flatten() {
+        for running in [self.echo, self.memory, self.redis, self.leased].into_iter().flatten() {
             running.process.end().await?;
         }
         match self.redis_server {
@@ -249,6 +257,7 @@ impl Servers {
             Server::Echo => (&mut self.echo, None),
             Server::Memory => (&mut self.memory, None),
             Server::Redis => (&mut self.redis, self.redis_server.as_mut()),
+            Server::Leased => (&mut self.leased, self.redis_server.as_mut()),
         };
         let Running { process, driver } = running.as_mut().ok_or("a server is driven that was not started")?;
 

@@ -1,5 +1,7 @@
 //! What is compared with what, and the numbers to reach.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use crate::{driver::Shape, policies};
@@ -13,6 +15,8 @@ pub(crate) enum Server {
     Echo,
     Memory,
     Redis,
+    /// Redis, with leases that the daemon holds on it.
+    Leased,
 }
 
 /// A closed loop against a server.
@@ -45,7 +49,7 @@ pub(crate) struct Goals {
 const NO_GOALS: Goals = Goals { ratio_min: None, p99_ratio_max: None, script_calls_per_1000_max: None };
 
 /// Everything the benchmark can compare.
-pub(crate) const COMPARISONS: [Comparison; 10] = [
+pub(crate) const COMPARISONS: [Comparison; 11] = [
     // The echo server with itself: shows how far this machine's noise moves a ratio of 1.
     to_echo("echo", one(Server::Echo), NO_GOALS),
     to_echo("memory_hot", one(Server::Memory), Goals { ratio_min: Some(0.90), p99_ratio_max: Some(2.5), ..NO_GOALS }),
@@ -56,6 +60,11 @@ pub(crate) const COMPARISONS: [Comparison; 10] = [
         Goals { ratio_min: Some(0.60), p99_ratio_max: Some(2.5), script_calls_per_1000_max: Some(30.0) },
     ),
     to_echo("redis_1000", many(Server::Redis), Goals { ratio_min: Some(0.45), ..NO_GOALS }),
+    to_echo(
+        "leased_hot",
+        Load { family: policies::LEASED, ..one(Server::Leased) },
+        Goals { ratio_min: Some(0.90), script_calls_per_1000_max: Some(1.0), ..NO_GOALS },
+    ),
     to_echo("memory_hot_reserve_only", reserve_only(one(Server::Memory)), NO_GOALS),
     to_echo("memory_1000_reserve_only", reserve_only(many(Server::Memory)), NO_GOALS),
     to_echo("redis_hot_reserve_only", reserve_only(one(Server::Redis)), NO_GOALS),
@@ -84,6 +93,18 @@ const fn reserve_only(load: Load) -> Load {
 /// The baseline sends the same calls for the same dependencies.
 const fn to_echo(name: &'static str, subject: Load, goals: Goals) -> Comparison {
     Comparison { name, subject, baseline: Load { server: Server::Echo, ..subject }, goals }
+}
+
+// === impl Load ===
+
+impl Load {
+    /// A first start is in quarantine for its curve and a margin, and then it takes some renewals until a share fits.
+    pub(crate) const fn warm_up_min(self) -> Duration {
+        match self.server {
+            Server::Echo | Server::Memory | Server::Redis => Duration::ZERO,
+            Server::Leased => Duration::from_secs(30),
+        }
+    }
 }
 
 // === impl Comparison ===

@@ -43,6 +43,7 @@ const REDIS_RESPONSE_TIMEOUT: Span = Span(Duration::from_secs(2));
 /// metrics are on, logs are at info.
 pub(crate) async fn run(
     store: &str,
+    lease: bool,
     policies: PathBuf,
     announce: impl FnOnce(&str) -> io::Result<()>,
     shutdown: impl Future<Output = ()> + Send,
@@ -51,6 +52,7 @@ pub(crate) async fn run(
         listen: Some(Listen::Tcp(LOOPBACK)),
         http: Some(LOOPBACK),
         store: Some(Secret::new(store)),
+        lease: Some(lease),
         redis_response_timeout: Some(REDIS_RESPONSE_TIMEOUT),
         policy: Some(policies),
         ..Settings::default()

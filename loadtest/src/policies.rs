@@ -7,6 +7,8 @@
 pub(crate) const ONE: &str = "bench/one/";
 /// Many, Reserve and Release.
 pub(crate) const ALL: &str = "bench/all/";
+/// One hot dependency that may be leased, Reserve and Release.
+pub(crate) const LEASED: &str = "bench/lea/";
 /// One hot dependency, Reserve alone.
 pub(crate) const ONE_RESERVE_ONLY: &str = "bench/onr/";
 /// Many, Reserve alone.
@@ -53,6 +55,11 @@ admission = {{ {limits}, permit_ttl = "1s" }}
 [dependency."{ALL_RESERVE_ONLY}*"]
 admission = {{ {limits}, permit_ttl = "1s" }}
 
+[dependency."{LEASED}*"]
+admission = {{ {limits}, permit_ttl = "60s" }}
+retry = {{ burst = 1000 }}
+lease = {{ enabled = true, curve = ["100% 10s"] }}
+
 [dependency."{OPEN}*"]
 admission = {{ {limits}, permit_ttl = "10m" }}
 
@@ -87,7 +94,7 @@ mod tests {
     fn budgetd_takes_the_policies_and_all_loops_send_names_of_one_length() {
         let set = PolicySet::parse("policies.toml", &toml()).expect("valid");
         let families =
-            [ONE, ALL, ONE_RESERVE_ONLY, ALL_RESERVE_ONLY, IDLE_WITH_UNITS, OPEN, OPEN_WITH_UNITS, OPERATIONS];
+            [ONE, ALL, LEASED, ONE_RESERVE_ONLY, ALL_RESERVE_ONLY, IDLE_WITH_UNITS, OPEN, OPEN_WITH_UNITS, OPERATIONS];
         for family in families {
             assert_eq!(family.len(), ONE.len());
         }

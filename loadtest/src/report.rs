@@ -121,7 +121,7 @@ impl Row {
         let micros = |value: fn(&Slice) -> Option<u32>, sides: &mut dyn Iterator<Item = Side>| {
             median(sides.filter_map(|side| value(&side.slice).map(f64::from)))
         };
-        let on_redis = comparison.subject.server == Server::Redis;
+        let on_redis = matches!(comparison.subject.server, Server::Redis | Server::Leased);
         let script_calls =
             per_call(subject(), |side| side.script_calls).filter(|_| on_redis).map(|calls| calls * 1000.0);
         let both = |parts| min(share(subject(), parts), share(baseline(), parts));

@@ -17,6 +17,9 @@ pub(crate) struct DaemonOptions {
     /// `memory`, or the URL of a Redis.
     #[arg(long)]
     store: String,
+    /// Answer from leases held on the store.
+    #[arg(long)]
+    lease: bool,
     /// The policy file.
     #[arg(long)]
     policies: PathBuf,
@@ -35,7 +38,7 @@ pub(crate) fn echo() -> Result<ExitCode, Error> {
 /// Serves as a replica of budgetd.
 pub(crate) fn daemon(options: DaemonOptions) -> Result<ExitCode, Error> {
     daemon::runtime()?.block_on(async {
-        daemon::run(&options.store, options.policies, announce, until_orphaned()).await?;
+        daemon::run(&options.store, options.lease, options.policies, announce, until_orphaned()).await?;
         Ok(ExitCode::SUCCESS)
     })
 }

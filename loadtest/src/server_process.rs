@@ -118,6 +118,17 @@ impl ServerProcess {
         Self::start(name, arguments.into_iter().chain(policies), scratch).await
     }
 
+    /// The same, answering from leases held on the store.
+    pub(crate) async fn start_leased(
+        name: &'static str,
+        store: &str,
+        policy_file: &Path,
+        scratch: &Path,
+    ) -> Result<Self, Error> {
+        let arguments = ["serve-daemon", "--lease", "--store", store, "--policies"].map(OsStr::new);
+        Self::start(name, arguments.into_iter().chain([policy_file.as_os_str()]), scratch).await
+    }
+
     /// Where its gRPC server listens.
     pub(crate) fn address(&self) -> &str {
         &self.address

@@ -136,6 +136,10 @@ impl World {
         self.processes.push(copy);
         let clone = self.processes.len() - 1;
         self.new_stream(clone);
+        // It was told what the first was told.
+        let stream = |process: usize| usize::try_from(self.processes[process].stream).unwrap_or(0);
+        let (from, to) = (stream(index), stream(clone));
+        self.beyond[to] = self.beyond[from];
         let curve_ms = self.history.bound().curve_ms;
         self.history.widenings.push(Widening { at: self.now, admissions: 0, retries: lease.retry_burst * 2 });
         let widening = self.history.widenings.len() - 1;

@@ -24,6 +24,8 @@ pub(crate) struct Admission {
     pub stream: u32,
     /// It was handed back.
     pub unsent: bool,
+    /// Micro-tokens of the cost unit.
+    pub cost: i64,
 }
 
 /// Quotas and what else bounds a dependency.
@@ -38,6 +40,9 @@ pub(crate) struct Quota {
     /// Micro-tokens per second.
     pub floor: i64,
     pub slots: i64,
+    /// The cost unit, where the policy has one.
+    pub unit_rate: i64,
+    pub unit_burst: i64,
     pub curve_ms: i64,
 }
 
@@ -62,8 +67,6 @@ pub(crate) struct History {
     pub widenings: Vec<Widening>,
     /// Margin and overlap.
     late_ms: i64,
-    /// The horizon grows with every epoch; off only to show that it must.
-    pub counts_epochs: bool,
     /// Permits: from, to.
     pub permits: Vec<(i64, i64)>,
     pub permit_ttl_ms: i64,
@@ -87,6 +90,8 @@ impl Quota {
             ratio: numbers.deposit_micros,
             floor: numbers.retry.num * 1_000 / numbers.retry.den,
             slots: quota.slots,
+            unit_rate: quota.units.first().map_or(0, |unit| unit.rate),
+            unit_burst: quota.units.first().map_or(0, |unit| unit.burst),
             curve_ms: numbers.lease.as_ref().map_or(0, |lease| lease.curve.total_ms()),
         }
     }
@@ -99,6 +104,8 @@ impl Quota {
             ratio: self.ratio.max(other.ratio),
             floor: self.floor.max(other.floor),
             slots: self.slots.max(other.slots),
+            unit_rate: self.unit_rate.max(other.unit_rate),
+            unit_burst: self.unit_burst.max(other.unit_burst),
             curve_ms: self.curve_ms.max(other.curve_ms),
         }
     }
@@ -116,7 +123,6 @@ impl History {
             bounds: Vec::new(),
             widenings: Vec::new(),
             late_ms,
-            counts_epochs: true,
             permits: Vec::new(),
             permit_ttl_ms: 0,
             jumped: false,
@@ -152,9 +158,6 @@ impl History {
         let curve_ms = self.in_force.iter().map(|(policy, ..)| self.quotas[*policy].curve_ms).max().unwrap_or(0);
         let one = (curve_ms + self.late_ms) * MS;
         let mut horizon = one;
-        if !self.counts_epochs {
-            return one;
-        }
         loop {
             let wider = one * (1 + self.epochs_between(now - horizon, now));
             if wider <= horizon {

@@ -28,10 +28,10 @@ use budget::guard::{self, Guard};
 fn guards_are_switched_one_at_a_time() {
     assert!(Guard::ALL.into_iter().all(guard::on));
     for off in Guard::ALL {
-        guard::switch_off(Some(off));
+        guard::switch_off(&[off]);
         assert!(Guard::ALL.into_iter().all(|guard| guard::on(guard) == (guard != off)));
     }
-    guard::switch_off(None);
+    guard::switch_off(&[]);
     assert!(Guard::ALL.into_iter().all(guard::on));
 }
 
@@ -39,4 +39,14 @@ fn guards_are_switched_one_at_a_time() {
 fn seeds() {
     let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
     run::many(number("SIM_FIRST", 1), number("SIM_SEEDS", 2_000));
+}
+
+/// Seeds that showed a mistake, in the ledger or here: shares that did not shrink for newcomers, slots that direct callers
+/// never gave up, parts lowered before a loss of state, less than a token left for direct callers, and a holder that waits
+/// after it was told that leases are not permitted.
+#[test]
+fn seeds_that_failed_before() {
+    for seed in [20, 57, 83, 257, 593, 1_372, 2_178, 16_260] {
+        run::many(seed, 1);
+    }
 }

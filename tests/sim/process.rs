@@ -5,12 +5,12 @@ use std::rc::Rc;
 use budget::{
     decision::{Attempt, Cause, Outcome, Priority},
     holder::{self, Action, Holder, Local, LocalAsk, Spent, State},
-    lease::{FallbackRules, HolderId, Incarnation, LocalOriginals},
+    lease::{FallbackRules, HolderId, Incarnation, LeaseName, LocalOriginals, SyncAnswer},
 };
 
 use crate::{
     history::{Admission, Source},
-    oracle::{state::Held, windows::Beyond},
+    oracle::{level::Level, state::Held, windows::Beyond},
     scenario::Asker,
     time::{HostClock, MS, S},
     world::{Event, Inside, Reply, World, gap},
@@ -48,6 +48,8 @@ pub(crate) struct Process {
     /// The next ask that counts.
     ask_at: i64,
     pub held: Option<Held>,
+    /// What it can have at most.
+    level: Level,
     /// It is one of two that live under one incarnation: which case of that.
     pub twin: Option<usize>,
 }
@@ -57,6 +59,9 @@ pub(crate) struct Sent {
     pub spent: Spent,
     pub admission: usize,
     pub permit: Option<usize>,
+    retry: bool,
+    /// The lease it was taken from.
+    name: LeaseName,
     /// When the step of the lease it was taken from ends, by the holder's clock.
     pub until: i64,
 }
@@ -84,6 +89,7 @@ impl Process {
             poll_at: 0,
             ask_at: 0,
             held: None,
+            level: Level::default(),
             twin: None,
         }
     }
@@ -124,6 +130,7 @@ impl World {
         process.suspended = None;
         process.waiting.clear();
         process.held = None;
+        process.level = Level::default();
         let tau = process.clock.read(self.now);
         // What a process uses that was never told the policy.
         let never_told = FallbackRules {
@@ -176,10 +183,16 @@ impl World {
     }
 
     /// Notes what lease a process lives by.
-    fn note_held(&mut self, index: usize) {
+    fn note_held(&mut self, index: usize, answer: &SyncAnswer) {
         let process = &mut self.processes[index];
         let tau = process.clock.read(self.now);
-        process.held = process.holder.as_ref().map(|holder| Held::new(&holder.share().steps(tau)));
+        let Some(holder) = &process.holder else { return };
+        process.level.advance(process.held.as_ref(), tau);
+        let held = Held::new(&holder.share().steps(tau));
+        if let (SyncAnswer::Granted(grant), true) = (answer, process.level.name != holder.name()) {
+            process.level.install(&held, tau, holder.name(), &grant.moved);
+        }
+        process.held = Some(held);
     }
 
     fn later(&mut self, process: usize, at: i64, what: Inside) {
@@ -271,7 +284,7 @@ impl World {
         }
         let stream = usize::try_from(self.processes[index].stream).unwrap_or(0);
         self.beyond[stream].learn(&reply.rules);
-        self.note_held(index);
+        self.note_held(index, &reply.answer);
         self.wake(index, now);
         self.check_state();
     }
@@ -300,14 +313,15 @@ impl World {
     }
 
     fn attempt(&mut self, index: usize, retry: bool) {
+        let (costs, cost) = self.costs();
         let now = self.now;
         let process = &self.processes[index];
         let tau = process.clock.read(now);
         let Some(holder) = &process.holder else { return };
         let attempt = if retry { Attempt::retry(2, Cause::Transient) } else { Attempt::ORIGINAL };
-        let ask = LocalAsk { attempt, priority: Priority::Default, costs: &[] };
+        let ask = LocalAsk { attempt, priority: Priority::Default, costs: &costs };
         match holder.share().reserve(tau, &ask) {
-            Local::Admitted(spent) => self.admitted(index, spent, retry),
+            Local::Admitted(spent) => self.admitted(index, spent, retry, cost),
             Local::Denied(_) => {}
             Local::Short => {
                 let (endpoint, cut) = (process.endpoint, process.cut);
@@ -315,24 +329,27 @@ impl World {
                     let delay = self.rng.between(MS, 5 * MS);
                     self.queue.push(now + delay, Event::Reserve { process: Some(index), replica: endpoint, retry });
                 } else if let Local::Admitted(spent) = holder.share().reserve_beyond(tau, &ask) {
-                    self.admitted(index, spent, retry);
+                    self.admitted(index, spent, retry, cost);
                 }
             }
         }
     }
 
-    fn admitted(&mut self, index: usize, spent: Spent, retry: bool) {
+    fn admitted(&mut self, index: usize, spent: Spent, retry: bool, cost: i64) {
         let source = if spent.is_beyond() { Source::Fallback } else { Source::Lease };
         let now = self.now;
         let stream = self.processes[index].stream;
         let retry_micros = if retry { 1_000_000 } else { 0 };
-        self.history.admissions.push(Admission { at: now, retry_micros, source, stream, unsent: false });
+        self.history.admissions.push(Admission { at: now, retry_micros, source, stream, unsent: false, cost });
         let admission = self.history.admissions.len() - 1;
         let slots = self.coordinators.known[self.coordinators.published].numbers.slots_limited;
         // The fallback limits rates, not permits.
         let permit = (slots && source == Source::Lease).then(|| self.permit());
         let until = self.processes[index].step_end(now);
-        let sent = Sent { spent, admission, permit, until };
+        if source == Source::Lease {
+            self.judge_level(index, retry);
+        }
+        let sent = Sent { spent, admission, permit, retry, name: self.processes[index].level.name, until };
         match self.rng.below(100) {
             0 => self.hand_back(index, sent),
             1 => {
@@ -378,10 +395,44 @@ impl World {
     fn hand_back(&mut self, index: usize, sent: Sent) {
         let tau = self.processes[index].clock.read(self.now);
         let Some(holder) = &self.processes[index].holder else { return };
+        let beyond = sent.spent.is_beyond();
         holder.share().hand_back(sent.spent, tau);
+        if !beyond {
+            self.level_back(index, sent.name, sent.until, sent.retry);
+        }
         self.history.admissions[sent.admission].unsent = true;
         if let Some(permit) = sent.permit {
             self.permit_ends(permit);
         }
+    }
+
+    /// The most that one original deposits, as far as an incarnation was told.
+    fn ratio(&self, index: usize) -> i64 {
+        usize::try_from(self.processes[index].stream)
+            .ok()
+            .and_then(|stream| self.beyond.get(stream))
+            .map_or(0, |it| it.ratio)
+    }
+
+    /// What a process has just admitted from its lease must have been there.
+    fn judge_level(&mut self, index: usize, retry: bool) {
+        let ratio = self.ratio(index);
+        let cap = self.held_now(index).retry_burst;
+        let process = &mut self.processes[index];
+        let tau = process.clock.read(self.now);
+        process.level.advance(process.held.as_ref(), tau);
+        if let Err(what) = process.level.admit(retry, ratio, cap) {
+            self.history.violated(self.now, "T3", || format!("process {index} {what}"));
+        }
+    }
+
+    fn level_back(&mut self, index: usize, name: LeaseName, until: i64, retry: bool) {
+        let ratio = self.ratio(index);
+        let part = self.held_now(index);
+        let process = &mut self.processes[index];
+        let tau = process.clock.read(self.now);
+        process.level.advance(process.held.as_ref(), tau);
+        let same = name == process.level.name && until == process.step_end(self.now);
+        process.level.hand_back(same, retry, ratio, &part);
     }
 }

@@ -37,13 +37,8 @@ pub(crate) fn of_family(family: Family, seed: u64) -> Scenario {
 
 /// Runs one scenario and lets every oracle judge it.
 pub(crate) fn judge(seed: u64, scenario: Scenario) -> Result<World, String> {
-    judge_with(seed, scenario, |_| ())
-}
-
-pub(crate) fn judge_with(seed: u64, scenario: Scenario, prepare: impl FnOnce(&mut World)) -> Result<World, String> {
     let scenario = Rc::new(scenario);
     let mut world = World::new(seed, Rc::clone(&scenario));
-    prepare(&mut world);
     world.run();
     if let Some(violation) = world.history.violation.take() {
         return Err(violation);

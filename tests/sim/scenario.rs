@@ -1,6 +1,7 @@
 //! What one run consists of: policies, processes, and the faults with their times. A seed makes one.
 
 use budget::{
+    ids::UnitId,
     lease::Timing,
     policy::{FallbackOriginals, FallbackRetries, Lease, Limit, Policy, Spec},
     units::Rate,
@@ -83,6 +84,8 @@ pub(crate) struct Scenario {
     pub late_send_ms: i64,
     /// Life of a reservation in flight where permits are limited.
     pub hold_ms: i64,
+    /// What an attempt costs of the policy's cost unit at most, in tokens; 0: there is none.
+    pub cost: i64,
     pub net: Net,
     /// An operator's word that the store is new.
     pub fresh: bool,
@@ -122,6 +125,13 @@ impl Scenario {
         self.longest_curve_ms() + self.timing.margin_ms + self.timing.overlap_ms
     }
 }
+
+/// The cost unit of scenarios that have one.
+pub(crate) fn unit() -> UnitId {
+    UnitId::of(UNIT).unwrap()
+}
+
+pub(crate) const UNIT: &str = "input_tokens";
 
 /// A policy with leases: so many per second, bursts, a ratio and a floor per second.
 pub(crate) fn spec(rate: u32, burst: i64, ratio_ppm: i64, retry_burst: i64, floor: u32, curve: &[(i64, i64)]) -> Spec {

@@ -1,14 +1,16 @@
 //! Scenarios made from seeds: random ones, and families that aim at one rule each.
 
 pub(crate) mod directed;
+pub(crate) mod lost;
 pub(crate) mod random;
+pub(crate) mod useful;
 
 use budget::{lease::Timing, policy::Spec};
 
 use crate::{
     net::Net,
     rng::Rng,
-    scenario::{Asker, Scenario, spec},
+    scenario::{Asker, Fault, Scenario, spec},
 };
 
 /// Curves in percent and milliseconds. Short ones let a run see many ends.
@@ -66,6 +68,7 @@ pub(crate) fn plain(family: &'static str, rng: &mut Rng, spec: Spec, holders: us
         direct: rate * 0.3,
         late_send_ms: 50,
         hold_ms: 2_000,
+        cost: 0,
         net: Net::GOOD,
         fresh: true,
         faults: Vec::new(),
@@ -77,7 +80,6 @@ pub(crate) fn plain(family: &'static str, rng: &mut Rng, spec: Spec, holders: us
 
 /// Ends a scenario: at `at_ms` all that can be healed is, and there is calm for long enough to judge the return.
 pub(crate) fn heal(scenario: &mut Scenario, at_ms: i64) {
-    use crate::scenario::Fault;
     // Nothing may go wrong later.
     let at_ms = scenario.faults.iter().map(|(at_ms, _)| at_ms + 1).max().unwrap_or(0).max(at_ms);
     scenario.at(at_ms, Fault::Weather(Net::GOOD));
@@ -93,5 +95,33 @@ pub(crate) fn heal(scenario: &mut Scenario, at_ms: i64) {
         scenario.at(at_ms, Fault::Demand(process, 100));
     }
     scenario.calm_from_ms = Some(at_ms);
-    scenario.duration_ms = at_ms + scenario.quarantine_ms() + 2 * scenario.timing.renew_max_ms + 3_000;
+    // Who was told that leases are not permitted asks again after six intervals.
+    let forbidden = scenario.policies.iter().any(|policy| !policy.lease.enabled);
+    let renewals = if forbidden { 8 } else { 2 };
+    scenario.duration_ms = at_ms + scenario.quarantine_ms() + renewals * scenario.timing.renew_max_ms + 3_000;
+}
+
+pub(crate) fn cut(scenario: &mut Scenario, processes: &[usize], at_ms: i64, cut: bool) {
+    for process in processes {
+        scenario.at(at_ms, Fault::CutProcess(*process, cut));
+    }
+}
+
+/// A policy whose retries matter as much as its admissions.
+pub(crate) fn even(rng: &mut Rng, curve: &[(i64, i64)]) -> Spec {
+    let rate = u32::try_from(rng.between(10, 40)).unwrap();
+    spec(rate, i64::from(rate), 100_000, 20, 1, curve)
+}
+
+/// A policy of which so many holders have several tokens each, at every step.
+pub(crate) fn ample(rng: &mut Rng, holders: usize) -> Spec {
+    let rate = u32::try_from(holders).unwrap() * u32::try_from(rng.between(4, 10)).unwrap();
+    let burst = i64::from(rate) * rng.between(2, 4);
+    let curve = any_curve(rng);
+    spec(rate, burst, 100_000, burst, 1, curve)
+}
+
+pub(crate) fn anyhow(rng: &mut Rng) -> Spec {
+    let curve = any_curve(rng);
+    even(rng, curve)
 }

@@ -3,7 +3,7 @@
 use std::{rc::Rc, sync::Arc};
 
 use budget::{
-    decision::{Admitted, Answer, Attempt, Cause, Outcome, Release, Reserve, Step},
+    decision::{Admitted, Answer, Attempt, Cause, Cost, Outcome, Release, Reserve, Step},
     ids::{PolicyVersion, ReservationId},
     lease::{Curve, Epoch, SyncAnswer, SyncAsk},
     policy::{LeaseNumbers, Numbers, Policy},
@@ -15,7 +15,7 @@ use crate::{
     oracle::{state::Twins, windows::Beyond},
     process::{Process, Sent},
     rng::Rng,
-    scenario::Scenario,
+    scenario::{Scenario, unit},
     store::{COPY_EVERY_MS, Called, Coordinators, Known, Master, Replica, bits},
     time::{HostClock, MS, Queue, S, WallClock},
 };
@@ -262,7 +262,8 @@ impl World {
         let id = ReservationId(self.rng.bytes());
         let cause = *self.rng.pick(&Cause::ALL);
         let attempt = if retry { Attempt::retry(2, cause) } else { Attempt::ORIGINAL };
-        let ask = Reserve { no_release: !slots, ..Reserve::new(id, attempt) };
+        let (costs, cost) = self.costs();
+        let ask = Reserve { no_release: !slots, costs, ..Reserve::new(id, attempt) };
         let Self { coordinators, history, rng, now, .. } = self;
         let called = coordinators.call(replica, false, *now, rng, history, |ledger, _| {
             (ledger.direct_wait_ms() == 0).then(|| ledger.step(&Step::Reserve(ask)))
@@ -270,13 +271,23 @@ impl World {
         self.check_state();
         let Called::Done(Some(Answer::Admitted(Admitted { .. }))) = called else { return };
         let retry_micros = if retry { 1_000_000 } else { 0 };
-        let admission = Admission { at: self.now, retry_micros, source: Source::Direct, stream: NOBODY, unsent: false };
+        let admission =
+            Admission { at: self.now, retry_micros, source: Source::Direct, stream: NOBODY, unsent: false, cost };
         self.history.admissions.push(admission);
         if slots {
             let permit = self.permit();
             let hold = self.rng.between(0, self.scenario.hold_ms * MS);
             self.queue.push(self.now + hold, Event::Release { replica, id, permit });
         }
+    }
+
+    /// What one attempt costs of the unit, if there is one.
+    pub(crate) fn costs(&mut self) -> (Vec<Cost>, i64) {
+        if self.scenario.cost == 0 {
+            return (Vec::new(), 0);
+        }
+        let amount_micros = self.rng.between(1, self.scenario.cost * 1_000_000);
+        (vec![Cost { unit: unit(), amount_micros }], amount_micros)
     }
 
     /// A permit begins; it ends with its life unless it is shortened.

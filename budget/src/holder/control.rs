@@ -332,8 +332,7 @@ impl Share {
         if found.is_none() && segment.flags & LIMITED != 0 {
             let (_, mark) = self.hot.admission.read();
             let level = segment.clock(now_ns).saturating_sub(mark).min(segment.burst);
-            let needed = needed(segment.burst, MICROS_PER_TOKEN, slot.keep(ask.priority));
-            found = short(DenyReason::Admission, level, needed, control.rate(now_ns));
+            found = short(DenyReason::Admission, level, slot.need(ask.priority), control.rate(now_ns));
         }
         // What was short a moment ago may be covered now; the caller asks again when it wants.
         let denied = found.unwrap_or(Denied { retry_after_ms: Some(1), ..Denied::because(DenyReason::Admission) });
@@ -392,8 +391,8 @@ impl Share {
         let load = |counter: &std::sync::atomic::AtomicI64| counter.load(Relaxed);
         let counters = &self.counters;
         let (denied, retries_denied) = (load(&counters.originals_denied), load(&counters.retries_denied));
-        let originals_admitted = load(&self.hot.originals);
-        let retries_admitted = load(&self.hot.retries);
+        let originals_admitted = self.originals();
+        let retries_admitted = self.retries();
         let segment = self.current(control);
         let clock = segment.retry_clock(self.earned(segment.flags));
         let pending = clock.saturating_sub(self.hot.retry.read().1).saturating_sub(segment.retry_burst).max(0);
@@ -412,7 +411,7 @@ impl Share {
             fallback_originals: control.beyond.originals_admitted,
             fallback_retries: control.beyond.retries_admitted,
             deposited_micros: (control.deposited.saturating_add(now_deposited))
-                .saturating_sub(load(&self.hot.overflow)),
+                .saturating_sub(load(&self.counters.overflow)),
             units_asked: (control.rules.units.iter())
                 .map(|unit| {
                     let cell = cells.and_then(|cells| find(cells, odd, *unit));

@@ -5,7 +5,7 @@ use std::sync::{Mutex, OnceLock, atomic::Ordering::Relaxed};
 use super::{
     Held, Holder, Outstanding, Share,
     segment::{Cells, Slot, UnitCell, UnitSlot},
-    share::{Counters, Hot},
+    share::{Counters, Hot, Lane},
     word::Tag,
 };
 use crate::lease::{Amounts, LeaseName};
@@ -73,15 +73,19 @@ impl Share {
             hot: Hot {
                 admission: self.hot.admission.copy(),
                 retry: self.hot.retry.copy(),
-                originals: self.hot.originals.load(Relaxed).into(),
-                retries: self.hot.retries.load(Relaxed).into(),
-                successes: self.hot.successes.load(Relaxed).into(),
-                overflow: self.hot.overflow.load(Relaxed).into(),
                 flight: self.hot.flight.copy(),
             },
+            lanes: std::array::from_fn(|at| {
+                self.lanes.get(at).map_or_else(Lane::default, |lane| Lane {
+                    originals: lane.originals.load(Relaxed).into(),
+                    retries: lane.retries.load(Relaxed).into(),
+                })
+            }),
             even: Slot::default(),
             odd: Slot::default(),
             counters: Counters {
+                successes: self.counters.successes.load(Relaxed).into(),
+                overflow: self.counters.overflow.load(Relaxed).into(),
                 short: self.counters.short.load(Relaxed).into(),
                 originals_denied: self.counters.originals_denied.load(Relaxed).into(),
                 retries_denied: self.counters.retries_denied.load(Relaxed).into(),

@@ -71,10 +71,11 @@ published! {
         /// Micro-tokens per count of the earning counter.
         deposit: u32 = AtomicU32,
         attempts: u32 = AtomicU32,
+        /// Level at which each class is admitted, micro-tokens.
+        need_sheddable: i64 = AtomicI64,
+        need_default: i64 = AtomicI64,
+        need_critical: i64 = AtomicI64,
         /// Whole tokens or permits that the classes leave.
-        keep_sheddable: u32 = AtomicU32,
-        keep_default: u32 = AtomicU32,
-        keep_critical: u32 = AtomicU32,
         retry_keep_sheddable: u32 = AtomicU32,
         retry_keep_default: u32 = AtomicU32,
         retry_keep_critical: u32 = AtomicU32,
@@ -178,7 +179,8 @@ impl Segment {
         }
         let nothing = Amounts::default();
         let amounts = amounts.unwrap_or(&nothing);
-        let [keep_sheddable, keep_default, keep_critical] = keep(amounts.burst, rules);
+        let [need_sheddable, need_default, need_critical] =
+            keep(amounts.burst, rules).map(|keep| needed(amounts.burst, MICROS_PER_TOKEN, keep));
         let [retry_keep_sheddable, retry_keep_default, retry_keep_critical] = keep(amounts.retry_burst, rules);
         let [slots_keep_sheddable, slots_keep_default, slots_keep_critical] = keep_slots(amounts.slots, rules);
         let [cost_transient, cost_throttled, cost_timeout, cost_hedge, cost_failover] =
@@ -194,9 +196,9 @@ impl Segment {
             retry_base,
             deposit: micros(rules.deposit_micros),
             attempts: micros(rules.max_attempts),
-            keep_sheddable,
-            keep_default,
-            keep_critical,
+            need_sheddable,
+            need_default,
+            need_critical,
             retry_keep_sheddable,
             retry_keep_default,
             retry_keep_critical,
@@ -266,8 +268,8 @@ impl Slot {
     }
 
     #[inline]
-    pub(super) fn keep(&self, priority: Priority) -> u32 {
-        by_class(priority, &self.keep_sheddable, &self.keep_default, &self.keep_critical).load(Relaxed)
+    pub(super) fn need(&self, priority: Priority) -> i64 {
+        by_class(priority, &self.need_sheddable, &self.need_default, &self.need_critical).load(Relaxed)
     }
 
     #[inline]

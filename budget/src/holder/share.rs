@@ -1,10 +1,15 @@
 //! The hot part: local decisions of one dependency, by any number of threads.
 
-use std::sync::{
-    Mutex, MutexGuard, OnceLock, PoisonError,
-    atomic::{
-        AtomicI64,
-        Ordering::{AcqRel, Acquire, Relaxed},
+mod ending;
+
+use std::{
+    cell::Cell,
+    sync::{
+        Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{
+            AtomicI64, AtomicUsize,
+            Ordering::{AcqRel, Acquire, Relaxed},
+        },
     },
 };
 
@@ -17,8 +22,7 @@ use super::{
     word::{CLOCK_MAX, Flight, Level, Missed, Tag},
 };
 use crate::{
-    decision::{Attempt, Cause, Cost, Denied, DenyReason, Outcome, Priority},
-    guard::{Guard, on},
+    decision::{Attempt, Cause, Cost, Denied, DenyReason, Priority},
     ids::UnitId,
     lease::{FallbackRules, Usage},
     units::MICROS_PER_TOKEN,
@@ -56,6 +60,7 @@ pub enum Local {
 #[derive(Debug)]
 pub struct Share {
     pub(super) hot: Hot,
+    pub(super) lanes: [Lane; LANES],
     pub(super) even: Slot,
     pub(super) odd: Slot,
     pub(super) counters: Counters,
@@ -69,19 +74,42 @@ pub struct Share {
 pub(super) struct Hot {
     pub(super) admission: Level,
     pub(super) retry: Level,
+    pub(super) flight: Flight,
+}
+
+/// What is counted with every admission, in several cache lines: threads share one word of a decision, not two.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct Lane {
     /// Originals admitted; usually the retry bucket's clock.
     pub(super) originals: AtomicI64,
     pub(super) retries: AtomicI64,
-    pub(super) successes: AtomicI64,
-    /// Deposits that a full retry bucket could not take, counted when a retry finds it full.
-    pub(super) overflow: AtomicI64,
-    pub(super) flight: Flight,
+}
+
+const LANES: usize = 4;
+
+thread_local! {
+    /// Which lane this thread counts in.
+    static LANE: Cell<usize> = const { Cell::new(LANES) };
+}
+
+static NEXT_LANE: AtomicUsize = AtomicUsize::new(0);
+
+/// Threads take lanes in turn.
+#[cold]
+fn choose_lane() -> usize {
+    let lane = NEXT_LANE.fetch_add(1, Relaxed) & (LANES - 1);
+    LANE.set(lane);
+    lane
 }
 
 /// What refusals and later steps write.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Counters {
+    pub(super) successes: AtomicI64,
+    /// Deposits that a full retry bucket could not take, counted when a retry finds it full.
+    pub(super) overflow: AtomicI64,
     pub(super) short: AtomicI64,
     pub(super) originals_denied: AtomicI64,
     pub(super) retries_denied: AtomicI64,
@@ -91,6 +119,19 @@ pub(super) struct Counters {
     pub(super) not_sent: AtomicI64,
     pub(super) overuse: AtomicI64,
 }
+
+/// What a retry takes of its bucket.
+struct RetryLook {
+    clock: i64,
+    burst: i64,
+    needed: i64,
+    cost: u32,
+    /// Deposits that a full bucket could not take.
+    lost: i64,
+}
+
+// With the rest of a handle it stays below a kilobyte.
+const _: () = assert!(size_of::<Share>() <= 768 && LANES.is_power_of_two());
 
 // === impl LocalAsk ===
 
@@ -123,17 +164,10 @@ impl Share {
     pub fn new(fallback: FallbackRules, now_ns: i64) -> Self {
         let control = Control::new(fallback, now_ns);
         let tag = Tag::of(control.segment());
-        let hot = Hot {
-            admission: Level::new(tag),
-            retry: Level::new(tag),
-            originals: AtomicI64::new(0),
-            retries: AtomicI64::new(0),
-            successes: AtomicI64::new(0),
-            overflow: AtomicI64::new(0),
-            flight: Flight::default(),
-        };
+        let hot = Hot { admission: Level::new(tag), retry: Level::new(tag), flight: Flight::default() };
         let share = Self {
             hot,
+            lanes: Default::default(),
             even: Slot::default(),
             odd: Slot::default(),
             counters: Counters::default(),
@@ -152,7 +186,8 @@ impl Share {
         if !ask.costs.is_empty() {
             self.note_asked(ask.costs);
         }
-        let tag = self.hot.admission.tag();
+        let seen = self.hot.admission.seen();
+        let tag = seen.tag();
         let slot = self.slot(tag);
         let flags = slot.flags.load(Relaxed);
         // The common case: an original where admission is limited and nothing else.
@@ -166,9 +201,10 @@ impl Share {
             if (start_ns..end_ns).contains(&now_ns) {
                 let burst = slot.burst.load(Relaxed);
                 let clock = slot.pace().at(now_ns.wrapping_sub(start_ns));
-                let needed = needed(burst, MICROS_PER_TOKEN, slot.keep(ask.priority));
-                if let Ok(after) = self.hot.admission.take(tag, clock, burst, needed, MICROS_PER_TOKEN) {
-                    self.hot.originals.fetch_add(1, AcqRel);
+                let needed = slot.need(ask.priority);
+                let taken = self.hot.admission.take_from(seen, tag, clock, burst, needed, MICROS_PER_TOKEN);
+                if let Ok(after) = taken {
+                    self.lane().originals.fetch_add(1, AcqRel);
                     let until_ns = end_ns.min(now_ns.saturating_add(slot.permit_ns.load(Relaxed)));
                     let deposit = slot.deposit.load(Relaxed);
                     return Local::Admitted(Spent::original(tag, until_ns, after, deposit, attempts_left(left), flags));
@@ -234,9 +270,9 @@ impl Share {
             return Err(missed);
         }
         if ask.attempt.is_retry() {
-            self.hot.retries.fetch_add(1, Relaxed);
+            self.lane().retries.fetch_add(1, Relaxed);
         } else {
-            self.hot.originals.fetch_add(1, AcqRel);
+            self.lane().originals.fetch_add(1, AcqRel);
             spent.flags |= spent::ORIGINAL;
             spent.deposit = if flags & EARN_ON_SUCCESS == 0 { slot.deposit.load(Relaxed) } else { 0 };
         }
@@ -256,44 +292,51 @@ impl Share {
     ) -> Result<(), Missed> {
         let burst = slot.burst.load(Relaxed);
         let clock = slot.pace().at(elapsed_ns);
-        let admission_needed = needed(burst, MICROS_PER_TOKEN, slot.keep(ask.priority));
+        let admission_needed = slot.need(ask.priority);
         // Looked at first, taken last: a refusal by an empty bucket disturbs nobody.
-        if flags & LIMITED != 0 {
-            let (found, mark) = self.hot.admission.read();
-            if found == tag && clock.saturating_sub(mark).min(burst) < admission_needed {
-                return Err(Missed::Short);
-            }
+        if flags & LIMITED != 0 && self.hot.admission.lacks(tag, clock, burst, admission_needed) {
+            return Err(Missed::Short);
         }
-        if let Some(cause) = ask.attempt.cause {
-            self.take_retry(tag, slot, flags, ask.priority, cause, spent)?;
-        }
+        let retry = match ask.attempt.cause {
+            Some(cause) => Some(self.look_at_retry(tag, slot, flags, ask.priority, cause)?),
+            None => None,
+        };
         if flags & SLOTS != 0 {
             if self.hot.flight.is_due(now_ns) {
                 return Err(Missed::Moved);
             }
-            spent.slot = Some(self.hot.flight.take(slot.slots(ask.priority)).ok_or(Missed::Short)?);
+            spent.slot = self.hot.flight.take(slot.slots(ask.priority)).ok_or(Missed::Short)?;
+            spent.flags |= spent::PERMIT;
         }
         if !ask.costs.is_empty() {
             self.take_units(tag, elapsed_ns, ask, spent)?;
         }
+        if let Some(retry) = retry {
+            let receipt = self.hot.retry.take(tag, retry.clock, retry.burst, retry.needed, retry.cost.into())?;
+            if retry.lost > 0 {
+                self.counters.overflow.fetch_add(retry.lost, Relaxed);
+            }
+            spent.retry = receipt;
+            spent.retry_cost = retry.cost;
+        }
         if flags & LIMITED != 0 {
-            let after = self.hot.admission.take(tag, clock, burst, admission_needed, MICROS_PER_TOKEN)?;
-            spent.admission = Some(after);
+            let receipt = self.hot.admission.take(tag, clock, burst, admission_needed, MICROS_PER_TOKEN)?;
+            spent.admission = receipt;
+            spent.flags |= spent::ADMISSION;
         } else if self.hot.admission.tag() != tag {
             return Err(Missed::Moved);
         }
         Ok(())
     }
 
-    fn take_retry(
+    fn look_at_retry(
         &self,
         tag: Tag,
         slot: &Slot,
         flags: u32,
         priority: Priority,
         cause: Cause,
-        spent: &mut Spent,
-    ) -> Result<(), Missed> {
+    ) -> Result<RetryLook, Missed> {
         let burst = slot.retry_burst.load(Relaxed);
         let clock = self.retry_clock(slot, flags);
         if clock >= CLOCK_MAX {
@@ -303,24 +346,31 @@ impl Share {
         let cost = slot.retry_cost(cause);
         let needed = needed(burst, cost.into(), slot.retry_keep(priority));
         let (found, mark) = self.hot.retry.read();
-        let after = self.hot.retry.take(tag, clock, burst, needed, cost.into())?;
-        let lost = clock.saturating_sub(burst).saturating_sub(mark);
-        if lost > 0 && found == tag {
-            self.hot.overflow.fetch_add(lost, Relaxed);
+        if found != tag {
+            return Err(Missed::Moved);
         }
-        spent.retry = Some(after);
-        spent.retry_cost = cost;
-        Ok(())
+        let level = clock.saturating_sub(mark);
+        if level.min(burst) < needed {
+            return Err(Missed::Short);
+        }
+        Ok(RetryLook { clock, burst, needed, cost, lost: level.saturating_sub(burst) })
     }
 
     fn take_units(&self, tag: Tag, elapsed_ns: i64, ask: &LocalAsk<'_>, spent: &mut Spent) -> Result<(), Missed> {
         let cells = self.cells.get().ok_or(Missed::Short)?;
+        let asked = || ask.costs.iter().filter(|cost| cost.amount_micros > 0);
+        for cost in asked() {
+            look_at_unit(cells, tag, elapsed_ns, ask.priority, cost)?;
+        }
         let mut units = Vec::with_capacity(ask.costs.len());
-        for cost in ask.costs.iter().filter(|cost| cost.amount_micros > 0) {
-            let taken = take_unit(cells, tag, elapsed_ns, ask.priority, cost);
+        for cost in asked() {
+            let taken =
+                look_at_unit(cells, tag, elapsed_ns, ask.priority, cost).and_then(|(cell, clock, burst, needed)| {
+                    cell.level.take(tag, clock, burst, needed, cost.amount_micros)
+                });
             match taken {
-                Ok(after) => {
-                    units.push(UnitSpent { unit: cost.unit, estimate_micros: cost.amount_micros, after });
+                Ok(receipt) => {
+                    units.push(UnitSpent { unit: cost.unit, estimate_micros: cost.amount_micros, receipt });
                 }
                 Err(missed) => {
                     spent.units = Some(units.into_boxed_slice());
@@ -360,40 +410,6 @@ impl Share {
         local
     }
 
-    /// Whether a permit may still be sent: its step of its lease is not over, nor its life.
-    #[must_use]
-    #[inline]
-    pub fn check(&self, spent: &Spent, now_ns: i64) -> bool {
-        now_ns < spent.until_ns || !on(Guard::CheckBeforeSending)
-    }
-
-    /// Takes back a permit of which not one byte went out. What it took goes to the same step of the same lease only, as
-    /// far as that has not earned it anew; the deposit of an original is taken back, into debt if it is spent.
-    pub fn hand_back(&self, spent: Spent, now_ns: i64) {
-        bump(&self.counters.not_sent);
-        if spent.is(spent::FALLBACK) {
-            return;
-        }
-        self.put_back(&spent, now_ns);
-        if spent.deposit > 0 && on(Guard::HandBackTakesDeposit) {
-            self.take_deposit_back(spent.deposit.into());
-        }
-    }
-
-    /// Records how a sent attempt ended, and what it cost: a unit left out keeps its estimate.
-    #[inline]
-    pub fn settle(&self, spent: Spent, now_ns: i64, outcome: Outcome, actual: &[Cost]) {
-        if let (Some(of), false) = (spent.slot, outcome == Outcome::Abandoned) {
-            self.hot.flight.give(of);
-        }
-        if outcome == Outcome::Success && spent.is(spent::EARNS) {
-            self.earn(&spent);
-        }
-        if !actual.is_empty() && !spent.is(spent::FALLBACK | spent::SHADOW) {
-            self.settle_units(&spent, now_ns, actual);
-        }
-    }
-
     /// Cumulative counters of this incarnation.
     #[must_use]
     pub fn usage(&self) -> Usage {
@@ -427,8 +443,31 @@ impl Share {
     }
 
     pub(super) fn earned(&self, flags: u32) -> i64 {
-        let counter = if flags & EARN_ON_SUCCESS == 0 { &self.hot.originals } else { &self.hot.successes };
-        counter.load(Acquire)
+        if flags & EARN_ON_SUCCESS == 0 { self.originals() } else { self.counters.successes.load(Acquire) }
+    }
+
+    /// Originals admitted from the lease. A reading is never more than what a later one sums up to.
+    pub(super) fn originals(&self) -> i64 {
+        self.lanes.iter().fold(0, |sum, lane| sum.wrapping_add(lane.originals.load(Acquire)))
+    }
+
+    pub(super) fn retries(&self) -> i64 {
+        self.lanes.iter().fold(0, |sum, lane| sum.wrapping_add(lane.retries.load(Relaxed)))
+    }
+
+    #[inline]
+    pub(super) fn lane(&self) -> &Lane {
+        let [first, second, third, fourth] = &self.lanes;
+        let mut lane = LANE.get();
+        if lane >= LANES {
+            lane = choose_lane();
+        }
+        match lane {
+            0 => first,
+            1 => second,
+            2 => third,
+            _ => fourth,
+        }
     }
 
     fn retry_clock(&self, slot: &Slot, flags: u32) -> i64 {
@@ -443,107 +482,6 @@ impl Share {
             if let Some((cell, _)) = find(cells, odd, cost.unit) {
                 cell.asked.fetch_add(cost.amount_micros.max(0), Relaxed);
             }
-        }
-    }
-
-    /// Undoes the withdrawals of a permit and frees its slot.
-    fn put_back(&self, spent: &Spent, now_ns: i64) {
-        if let Some(of) = spent.slot {
-            self.hot.flight.give(of);
-        }
-        let tag = spent.tag;
-        if now_ns >= spent.until_ns && on(Guard::HandBackToSameLease) {
-            return;
-        }
-        let slot = self.slot(tag);
-        let segment = slot.read();
-        let line = |line: i64| if on(Guard::HandBackToSameLease) { line } else { i64::MIN };
-        let to = |level: &Level| if on(Guard::HandBackToSameLease) { tag } else { level.tag() };
-        if let Some(after) = spent.admission {
-            let full = segment.clock(now_ns).saturating_sub(segment.burst);
-            self.hot.admission.give(to(&self.hot.admission), line(full), after, MICROS_PER_TOKEN);
-        }
-        if let Some(after) = spent.retry {
-            let full = segment.retry_clock(self.earned(segment.flags)).saturating_sub(segment.retry_burst);
-            self.hot.retry.give(to(&self.hot.retry), line(full), after, spent.retry_cost.into());
-        }
-        for unit in spent.units.iter().flatten() {
-            self.refund(tag, &segment, now_ns, unit, unit.estimate_micros);
-        }
-    }
-
-    fn refund(&self, tag: Tag, segment: &super::segment::Segment, now_ns: i64, unit: &UnitSpent, amount: i64) {
-        let Some((cell, slot)) = self.cells.get().and_then(|cells| find(cells, tag.is_odd(), unit.unit)) else {
-            return;
-        };
-        let part = slot.read();
-        let clock = part.pace().at(now_ns.min(segment.end_ns).saturating_sub(segment.start_ns));
-        cell.level.give(tag, clock.saturating_sub(part.burst), unit.after, amount);
-    }
-
-    /// Lowers the retry level by a deposit, into debt of at most one burst.
-    fn take_deposit_back(&self, deposit: i64) {
-        for _ in 0..TRIES {
-            let (tag, _) = self.hot.retry.read();
-            let segment = self.slot(tag).read();
-            let deepest = segment.retry_clock(self.earned(segment.flags)).saturating_add(segment.retry_burst);
-            let change = |mark: i64| mark.max(mark.saturating_add(deposit).min(deepest.min(CLOCK_MAX)));
-            if self.hot.retry.change(tag, change).is_ok() {
-                return;
-            }
-        }
-    }
-
-    fn earn(&self, spent: &Spent) {
-        if spent.is(spent::FALLBACK) {
-            self.lock().earn_beyond();
-        } else {
-            self.hot.successes.fetch_add(1, AcqRel);
-        }
-    }
-
-    fn settle_units(&self, spent: &Spent, now_ns: i64, actual: &[Cost]) {
-        let Some(cells) = self.cells.get() else { return };
-        for cost in actual {
-            let estimated = spent.units.iter().flatten().find(|unit| unit.unit == cost.unit);
-            let more = cost.amount_micros.saturating_sub(estimated.map_or(0, |unit| unit.estimate_micros));
-            if more > 0 {
-                self.charge(cells, now_ns, cost.unit, more);
-            } else if let (Some(unit), true) = (estimated, now_ns < spent.until_ns) {
-                let segment = self.slot(spent.tag).read();
-                self.refund(spent.tag, &segment, now_ns, unit, more.saturating_neg());
-            }
-        }
-    }
-
-    /// Takes `amount`, into debt of at most one burst of the lease; what exceeds that is overuse.
-    fn charge(&self, cells: &Cells, now_ns: i64, unit: UnitId, amount: i64) {
-        let mut left = amount;
-        for _ in 0..TRIES {
-            let tag = self.hot.admission.tag();
-            let Some((cell, slot)) = find(cells, tag.is_odd(), unit) else { break };
-            let segment = self.slot(tag).read();
-            if now_ns >= segment.end_ns {
-                self.turn(now_ns);
-                continue;
-            }
-            let part = slot.read();
-            let clock = part.pace().at(now_ns.saturating_sub(segment.start_ns));
-            let deepest = clock.saturating_add(part.debt);
-            let mut taken = 0;
-            let changed = cell.level.change(tag, |mark| {
-                let mark = mark.max(clock.saturating_sub(part.burst));
-                taken = amount.min(deepest.saturating_sub(mark).max(0));
-                mark.saturating_add(taken)
-            });
-            if changed.is_ok() {
-                left = amount.saturating_sub(taken);
-                break;
-            }
-            self.turn(now_ns);
-        }
-        if left > 0 {
-            self.counters.overuse.fetch_add(left, Relaxed);
         }
     }
 }
@@ -561,13 +499,20 @@ pub(super) fn find(cells: &Cells, odd: bool, unit: UnitId) -> Option<(&UnitCell,
     cells.iter().map(|cell| (cell, cell.slot(odd))).find(|(_, slot)| slot.id.load(Relaxed) == unit.raw())
 }
 
-fn take_unit(cells: &Cells, tag: Tag, elapsed_ns: i64, priority: Priority, cost: &Cost) -> Result<i64, Missed> {
+/// A unit's bucket, its clock, burst and the level needed, if it covers the cost.
+fn look_at_unit<'a>(
+    cells: &'a Cells,
+    tag: Tag,
+    elapsed_ns: i64,
+    priority: Priority,
+    cost: &Cost,
+) -> Result<(&'a UnitCell, i64, i64, i64), Missed> {
     let (cell, slot) = find(cells, tag.is_odd(), cost.unit).ok_or(Missed::Short)?;
     let part = slot.read();
-    let amount = cost.amount_micros;
-    if amount > part.burst {
+    let keep = by_class(priority, &part.keep_sheddable, &part.keep_default, &part.keep_critical);
+    let (clock, needed) = (part.pace().at(elapsed_ns), needed(part.burst, cost.amount_micros, *keep));
+    if cell.level.lacks(tag, clock, part.burst, needed) {
         return Err(Missed::Short);
     }
-    let keep = by_class(priority, &part.keep_sheddable, &part.keep_default, &part.keep_critical);
-    cell.level.take(tag, part.pace().at(elapsed_ns), part.burst, needed(part.burst, amount, *keep), amount)
+    Ok((cell, clock, part.burst, needed))
 }

@@ -11,6 +11,10 @@ pub(super) const SHADOW: u8 = 2;
 pub(super) const ORIGINAL: u8 = 4;
 /// Its success is a deposit.
 pub(super) const EARNS: u8 = 8;
+/// It has an admission token.
+pub(super) const ADMISSION: u8 = 16;
+/// It is counted in flight.
+pub(super) const PERMIT: u8 = 32;
 
 /// The right to send one attempt: used up by [`Share::hand_back`](super::Share::hand_back) or
 /// [`Share::settle`](super::Share::settle), whichever comes first. One that is dropped has been spent.
@@ -19,26 +23,28 @@ pub(super) const EARNS: u8 = 8;
 pub struct Spent {
     pub(super) tag: Tag,
     pub(super) until_ns: i64,
-    /// Mark of the admission bucket after it.
-    pub(super) admission: Option<i64>,
-    /// Mark of the retry bucket after it.
-    pub(super) retry: Option<i64>,
+    /// Receipt of the admission bucket, if [`ADMISSION`].
+    pub(super) admission: i64,
+    /// Receipt of the retry bucket, if `retry_cost` is not 0.
+    pub(super) retry: i64,
     pub(super) units: Option<Box<[UnitSpent]>>,
     pub(super) retry_cost: u32,
     pub(super) deposit: u32,
-    /// Generation of its permit.
-    pub(super) slot: Option<u32>,
+    /// Generation of its permit, if [`PERMIT`].
+    pub(super) slot: u32,
     pub(super) attempts_left: u16,
     pub(super) would_be: Option<DenyReason>,
     pub(super) flags: u8,
 }
+
+const _: () = assert!(size_of::<Spent>() <= 64);
 
 /// What was taken of one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UnitSpent {
     pub(super) unit: UnitId,
     pub(super) estimate_micros: i64,
-    pub(super) after: i64,
+    pub(super) receipt: i64,
 }
 
 // === impl Spent ===
@@ -49,12 +55,12 @@ impl Spent {
         Self {
             tag,
             until_ns,
-            admission: None,
-            retry: None,
+            admission: 0,
+            retry: 0,
             units: None,
             retry_cost: 0,
             deposit: 0,
-            slot: None,
+            slot: 0,
             attempts_left: 0,
             would_be: None,
             flags: if segment_flags & EARN_ON_SUCCESS == 0 { 0 } else { EARNS },
@@ -62,20 +68,27 @@ impl Spent {
     }
 
     #[inline]
-    pub(super) fn original(tag: Tag, until_ns: i64, after: i64, deposit: u32, attempts_left: u16, flags: u32) -> Self {
+    pub(super) fn original(
+        tag: Tag,
+        until_ns: i64,
+        receipt: i64,
+        deposit: u32,
+        attempts_left: u16,
+        flags: u32,
+    ) -> Self {
         let earns = flags & EARN_ON_SUCCESS != 0;
         Self {
             tag,
             until_ns,
-            admission: Some(after),
-            retry: None,
+            admission: receipt,
+            retry: 0,
             units: None,
             retry_cost: 0,
             deposit: if earns { 0 } else { deposit },
-            slot: None,
+            slot: 0,
             attempts_left,
             would_be: None,
-            flags: if earns { ORIGINAL | EARNS } else { ORIGINAL },
+            flags: if earns { ADMISSION | ORIGINAL | EARNS } else { ADMISSION | ORIGINAL },
         }
     }
 

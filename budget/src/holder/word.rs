@@ -36,7 +36,18 @@ pub(super) enum Missed {
 
 /// A bucket.
 #[derive(Debug)]
-pub(super) struct Level(AtomicU64);
+pub(super) struct Level {
+    word: AtomicU64,
+    /// Micro-tokens given back in all.
+    given: AtomicI64,
+}
+
+/// What a look at a bucket showed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    raw: u64,
+    given: i64,
+}
 
 /// A rate in micro-tokens per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,6 +82,15 @@ impl Tag {
     }
 }
 
+// === impl Seen ===
+
+impl Seen {
+    #[inline]
+    pub(super) fn tag(self) -> Tag {
+        split(self.raw).0
+    }
+}
+
 // === impl Level ===
 
 #[inline]
@@ -85,32 +105,60 @@ fn join(tag: Tag, mark: i64) -> u64 {
 
 impl Level {
     pub(super) fn new(tag: Tag) -> Self {
-        Self(AtomicU64::new(join(tag, 0)))
+        Self { word: AtomicU64::new(join(tag, 0)), given: AtomicI64::new(0) }
+    }
+
+    /// A look at the bucket. What was given back is read first: less of it is on the safe side.
+    #[inline]
+    pub(super) fn seen(&self) -> Seen {
+        let given = self.given.load(Acquire);
+        Seen { raw: self.word.load(Acquire), given }
     }
 
     /// The tag, before the parameters of its segment are read.
     #[inline]
     pub(super) fn tag(&self) -> Tag {
-        split(self.0.load(Acquire)).0
+        split(self.word.load(Acquire)).0
     }
 
     #[cfg(feature = "guards")]
     pub(super) fn copy(&self) -> Self {
-        Self(AtomicU64::new(self.0.load(Acquire)))
+        Self { word: self.word.load(Acquire).into(), given: self.given.load(Acquire).into() }
     }
 
     /// Tag and mark.
     #[inline]
     pub(super) fn read(&self) -> (Tag, i64) {
-        split(self.0.load(Acquire))
+        split(self.word.load(Acquire))
     }
 
-    /// Takes `cost` if the level is at least `needed`; returns the mark after that. Marks and clocks are within ±2⁵¹ and
-    /// costs within a burst, so nothing wraps.
+    /// Whether the level is below `needed`: a look that takes nothing, and says nothing where the tag is another.
+    #[inline]
+    pub(super) fn lacks(&self, tag: Tag, clock: i64, burst: i64, needed: i64) -> bool {
+        let (found, mark) = self.read();
+        found == tag && clock.wrapping_sub(mark).min(burst) < needed
+    }
+
+    /// Takes `cost` if the level is at least `needed`; returns a receipt for [`Self::give`]: the mark after that and all
+    /// that was given back before. Marks and clocks are within ±2⁵¹ and costs within a burst, so nothing wraps.
     #[inline]
     pub(super) fn take(&self, tag: Tag, clock: i64, burst: i64, needed: i64, cost: i64) -> Result<i64, Missed> {
+        self.take_from(self.seen(), tag, clock, burst, needed, cost)
+    }
+
+    /// As [`Self::take`], beginning with what was seen of the bucket before: under contention each look is dear.
+    #[inline]
+    pub(super) fn take_from(
+        &self,
+        seen: Seen,
+        tag: Tag,
+        clock: i64,
+        burst: i64,
+        needed: i64,
+        cost: i64,
+    ) -> Result<i64, Missed> {
         let line = clock.wrapping_sub(burst);
-        let mut raw = self.0.load(Relaxed);
+        let Seen { mut raw, given } = seen;
         loop {
             let (found, mark) = split(raw);
             if found != tag {
@@ -121,8 +169,8 @@ impl Level {
                 return Err(Missed::Short);
             }
             let after = mark.wrapping_add(cost);
-            match self.0.compare_exchange_weak(raw, join(tag, after), AcqRel, Relaxed) {
-                Ok(_) => return Ok(after),
+            match self.word.compare_exchange_weak(raw, join(tag, after), AcqRel, Relaxed) {
+                Ok(_) => return Ok(after.wrapping_add(given)),
                 Err(seen) => raw = seen,
             }
         }
@@ -130,33 +178,55 @@ impl Level {
 
     /// Changes the mark while the tag is `tag`; `change` gets it and says the new one.
     pub(super) fn change(&self, tag: Tag, mut change: impl FnMut(i64) -> i64) -> Result<(), Missed> {
-        let mut raw = self.0.load(Relaxed);
+        let mut raw = self.word.load(Relaxed);
         loop {
             let (found, mark) = split(raw);
             if found != tag {
                 return Err(Missed::Moved);
             }
-            match self.0.compare_exchange_weak(raw, join(tag, change(mark)), AcqRel, Relaxed) {
+            match self.word.compare_exchange_weak(raw, join(tag, change(mark)), AcqRel, Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(seen) => raw = seen,
             }
         }
     }
 
-    /// Gives back what was taken when the mark went up to `after`, as far as it was not earned anew since: only what lies
-    /// above `line`, where a full bucket's mark would be. So a token held for long is not worth two.
-    pub(super) fn give(&self, tag: Tag, line: i64, after: i64, amount: i64) {
-        let credit = after.saturating_sub(line).clamp(0, amount);
-        if credit > 0 {
+    /// Gives back what was taken with `receipt`, as far as it was not earned anew since: only what lies above `line`, where
+    /// a full bucket's mark would be, even if all that was given back meanwhile had lain below it. So a token held for
+    /// long is not worth two: the bucket was never full since, and is as if the token had not been taken.
+    pub(super) fn give(&self, tag: Tag, line: i64, receipt: i64, amount: i64) {
+        if self.undo(tag, line, receipt, amount) {
+            return;
+        }
+        let above = |given: i64| receipt.saturating_sub(given).saturating_sub(line).clamp(0, amount);
+        // Counted first: another that is given back at the same time must not lean on this one.
+        let counted = self.given.fetch_update(AcqRel, Acquire, |given| {
+            let credit = above(given);
+            (credit > 0).then(|| given.wrapping_add(credit))
+        });
+        if let Ok(given) = counted {
+            let credit = above(given);
             let _ = self.change(tag, |mark| mark.saturating_sub(credit));
         }
     }
 
+    /// Gives back what was taken last: nothing else leans on it.
+    fn undo(&self, tag: Tag, line: i64, receipt: i64, amount: i64) -> bool {
+        let given = self.given.load(Acquire);
+        let raw = self.word.load(Acquire);
+        let (found, mark) = split(raw);
+        if found != tag || mark.wrapping_add(given) != receipt {
+            return false;
+        }
+        let credit = mark.saturating_sub(line).clamp(0, amount);
+        self.word.compare_exchange(raw, join(tag, mark.wrapping_sub(credit)), AcqRel, Relaxed).is_ok()
+    }
+
     /// Moves to the next segment. Only one thread at a time does this. `mark` gets the old mark.
     pub(super) fn turn(&self, to: Tag, mut mark: impl FnMut(i64) -> i64) {
-        let mut raw = self.0.load(Acquire);
+        let mut raw = self.word.load(Acquire);
         loop {
-            match self.0.compare_exchange_weak(raw, join(to, mark(split(raw).1)), AcqRel, Acquire) {
+            match self.word.compare_exchange_weak(raw, join(to, mark(split(raw).1)), AcqRel, Acquire) {
                 Ok(_) => return,
                 Err(seen) => raw = seen,
             }

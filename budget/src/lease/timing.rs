@@ -1,6 +1,5 @@
-//! How the time limits of the lease protocol fit each other and a policy's curve.
+//! Time limits of the lease protocol, and how they fit each other and a policy's curve.
 
-use super::Timing;
 use crate::{
     policy::{CURVE_MS_MAX, InvalidPolicy, Policy},
     units::format_duration_ms,
@@ -9,9 +8,36 @@ use crate::{
 /// What a margin has beyond the largest step of ledger time, for rounding and the way of a message.
 const MARGIN_BEYOND_STEP_MS: i64 = 250;
 
+/// Time limits of the protocol. Checked against each other where they are configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// How much later than the holder the ledger ends each step: m.
+    pub margin_ms: i64,
+    /// Longest overlap of two masters plus 2 s; 0 where only one master can exist: σ.
+    pub overlap_ms: i64,
+    /// Renewals are this far apart at least.
+    pub renew_min_ms: i64,
+    /// And at most.
+    pub renew_max_ms: i64,
+    /// A request without a reply is sent again after this at least.
+    pub resend_min_ms: i64,
+    /// And at most; doubled while nobody answers, up to `renew_max_ms`.
+    pub resend_max_ms: i64,
+    /// Heartbeats of a ledger are at most this far apart.
+    pub heartbeat_ms: i64,
+    /// Most milliseconds by which one call may advance ledger time where leases are permitted.
+    pub step_max_ms: i64,
+}
+
 // === impl Timing ===
 
 impl Timing {
+    /// The margin for a curve: 2.25 s for a time-out, its re-send and rounding, and a thousandth of the curve for drift.
+    #[must_use]
+    pub const fn margin_ms_min(curve_ms: i64) -> i64 {
+        2_250_i64.saturating_add(curve_ms.saturating_add(999).saturating_div(1_000))
+    }
+
     /// Judges these limits against each other, fields named as in a settings file. `short`: the least margin that makes
     /// them safe is not demanded.
     ///
@@ -99,6 +125,21 @@ impl Timing {
     #[must_use]
     pub const fn renewed_within_ms(&self) -> i64 {
         self.renew_max_ms.saturating_add(self.resend_max_ms.saturating_mul(2)).saturating_add(self.overlap_ms)
+    }
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            margin_ms: 3_000,
+            overlap_ms: 0,
+            renew_min_ms: 4_000,
+            renew_max_ms: 6_000,
+            resend_min_ms: 700,
+            resend_max_ms: 1_500,
+            heartbeat_ms: 500,
+            step_max_ms: 2_000,
+        }
     }
 }
 

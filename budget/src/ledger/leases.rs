@@ -18,7 +18,7 @@ use super::Ledger;
 use crate::{
     bucket::Bucket,
     guard::{Guard, on},
-    lease::{Amounts, Epoch, Ground, HolderId, Incarnation},
+    lease::{Amounts, EPOCH_NUMBER_MAX, Epoch, Ground, HolderId, Incarnation},
     policy::{LeaseNumbers, Numbers},
     units::{MICROS_PER_TOKEN, PPM},
 };
@@ -317,7 +317,9 @@ impl Ledger {
     /// Opens an epoch above every one that is known. `lost`: with empty levels and no permits.
     pub(super) fn open_epoch(&mut self, ground: &Ground, presented: Epoch, lost: bool) {
         let Some(leases) = &mut self.leases else { return };
-        let number = leases.epoch.number.max(ground.remembered.number).max(presented.number).saturating_add(1);
+        let highest = leases.epoch.number.max(ground.remembered.number).max(presented.number);
+        // At the end of all numbers another id is what counts as higher.
+        let number = highest.saturating_add(1).min(EPOCH_NUMBER_MAX);
         let mut fresh = Leases::new(Arc::clone(&leases.whole), leases.terms.clone());
         fresh.identity = ground.identity;
         fresh.epoch = Epoch { number, id: ground.fresh_id };

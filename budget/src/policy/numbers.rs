@@ -131,20 +131,23 @@ impl Policy {
             absent_admission_micros: absent,
             priority_ppm: shares,
             slots_limited: spec.max_in_flight.is_some(),
-            lease: spec.lease.enabled.then(|| {
-                let curve = Curve(spec.lease.curve.as_slice().into());
-                LeaseNumbers {
-                    part_ppm: spec.lease.part_ppm,
-                    widest_part_ppm: spec.lease.part_ppm,
-                    longest_curve_ms: curve.total_ms(),
-                    curve,
-                    margin_ms: timing.margin_ms,
-                    overlap_ms: timing.overlap_ms,
-                    step_max_ms: timing.step_max_ms,
-                }
-            }),
+            lease: spec.lease.enabled.then(|| self.lease_numbers(timing)),
             idle_ttl_ms: if named { 0 } else { self.idle_ttl_ms(admission.as_ref(), &units) },
             units,
+        }
+    }
+
+    fn lease_numbers(&self, timing: &Timing) -> LeaseNumbers {
+        let lease = &self.spec.lease;
+        let curve = Curve(lease.curve.as_slice().into());
+        LeaseNumbers {
+            part_ppm: lease.part_ppm,
+            widest_part_ppm: lease.part_ppm,
+            longest_curve_ms: curve.total_ms(),
+            curve,
+            margin_ms: timing.margin_ms,
+            overlap_ms: timing.overlap_ms,
+            step_max_ms: timing.step_max_ms,
         }
     }
 
@@ -220,6 +223,19 @@ impl Numbers {
     #[must_use]
     pub fn leases_permitted(&self) -> bool {
         self.lease.as_ref().is_some_and(|lease| lease.part_ppm > 0)
+    }
+
+    /// These numbers where leases with a longer curve or of a larger part were permitted until a moment ago: what a lost
+    /// ledger lent of them is unknown for longer, or more. Where leases are not permitted any more, none is given.
+    #[must_use]
+    pub fn with_former_leases(self, policy: &Policy, timing: &Timing, curve_ms: i64, part_ppm: i64) -> Self {
+        let lease = self.lease.unwrap_or_else(|| LeaseNumbers { part_ppm: 0, ..policy.lease_numbers(timing) });
+        let lease = LeaseNumbers {
+            longest_curve_ms: lease.longest_curve_ms.max(curve_ms),
+            widest_part_ppm: if lease.part_ppm == 0 { part_ppm } else { lease.widest_part_ppm.max(part_ppm) },
+            ..lease
+        };
+        Self { lease: Some(lease), absent_admission_micros: 0, ..self }
     }
 
     /// All quotas, in the units of leases: whole micro-tokens per second, rounded down. The floor is none of them.

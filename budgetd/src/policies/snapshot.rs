@@ -12,6 +12,7 @@ use budget::{
 
 use super::{
     fields::UnknownDependencies,
+    former::Former,
     set::{DEFAULTS, PolicySet},
     text::Quoted,
 };
@@ -57,6 +58,7 @@ pub struct Snapshot {
     off_families: Prefixes<()>,
     labels: Vec<Arc<str>>,
     refusal: Option<String>,
+    former: Former,
 }
 
 /// With retries on, and with retries off.
@@ -119,6 +121,19 @@ impl Snapshot {
     /// Compiles all rules.
     #[must_use]
     pub fn new(version: PolicyVersion, set: Arc<PolicySet>, switches: Switches) -> Self {
+        Self::remembering(version, set, switches, Former::default())
+    }
+
+    /// Compiles the rules that take the place of these: what leases of these may still be out is not forgotten.
+    #[must_use]
+    pub fn succeeded(&self, version: PolicyVersion, set: Arc<PolicySet>, switches: Switches, now_ms: i64) -> Self {
+        // Before the first version nothing was in force.
+        let none = self.version == PolicyVersion::default() || self.is_refusing();
+        let former = if none { Former::default() } else { self.former.succeeded(&self.set, &set, now_ms) };
+        Self::remembering(version, set, switches, former)
+    }
+
+    fn remembering(version: PolicyVersion, set: Arc<PolicySet>, switches: Switches, former: Former) -> Self {
         let off_exact: HashSet<_> = switches.0.iter().filter(|target| !target.ends_with('*')).cloned().collect();
         let off_families = Prefixes::new(switches.iter().filter_map(|target| Some((target.strip_suffix('*')?, ()))));
         let timing = &set.timing().limits;
@@ -134,9 +149,10 @@ impl Snapshot {
                 labels.push(Arc::clone(name));
             }
             let resolved = |retries_off: bool, named: bool| {
+                let numbers = rule.policy.numbers_timed(retries_off, named, timing);
                 Arc::new(Resolved {
                     version,
-                    numbers: Arc::new(rule.policy.numbers_timed(retries_off, named, timing)),
+                    numbers: Arc::new(former.remember(name, &rule.policy, timing, numbers)),
                     policy: Arc::clone(&rule.policy),
                     rule: Arc::clone(name),
                     named,
@@ -154,9 +170,10 @@ impl Snapshot {
         }
         let families = Prefixes::new(families.into_iter());
         let resolved = |retries_off: bool| {
+            let numbers = set.defaults().numbers_timed(retries_off, false, timing);
             Arc::new(Resolved {
                 version,
-                numbers: Arc::new(set.defaults().numbers_timed(retries_off, false, timing)),
+                numbers: Arc::new(former.remember(DEFAULTS, set.defaults(), timing, numbers)),
                 policy: Arc::clone(set.defaults()),
                 rule: DEFAULTS.into(),
                 named: false,
@@ -166,7 +183,19 @@ impl Snapshot {
             })
         };
         let defaults = Pair { on: resolved(false), off: resolved(true) };
-        Self { version, set, switches, exact, families, defaults, off_exact, off_families, labels, refusal: None }
+        Self {
+            version,
+            set,
+            switches,
+            exact,
+            families,
+            defaults,
+            off_exact,
+            off_families,
+            labels,
+            refusal: None,
+            former,
+        }
     }
 
     /// No policy is known to be in force, so every dependency is refused.

@@ -3,6 +3,7 @@
 mod fake;
 mod files;
 mod following;
+mod former;
 mod printing;
 mod reading;
 mod registry;

@@ -64,7 +64,7 @@ impl<S: Store> WithLeases<S> {
     /// The lease of a dependency; none where its policy permits none.
     fn lease(&self, dependency: &DependencyId) -> Option<Arc<Leased>> {
         if self.scope == Scope::Permitted {
-            self.policies.snapshot().resolve(dependency).ok()?.numbers.lease.as_ref()?;
+            self.policies.snapshot().resolve(dependency).ok().filter(|resolved| resolved.numbers.leases_permitted())?;
         }
         self.leasing.dependency(&Dependency::from(dependency.clone())).ok()
     }

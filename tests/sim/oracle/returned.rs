@@ -59,6 +59,7 @@ impl World {
         let part = |amount: i64| amount / 1_000 * lease.part_ppm / 1_000 * 95 / 125 * weight(name) / whole;
         part(quota.burst) >= 1_000_000
             && part(quota.retry_burst) >= 1_000_000
+            && quota.units.iter().all(|unit| part(unit.burst) >= 1_000_000)
             && (!known.numbers.slots_limited || part(quota.slots * 1_000_000) >= 1_000_000)
     }
 

@@ -12,6 +12,8 @@ pub(crate) struct Part {
     pub burst: i64,
     pub retry_burst: i64,
     pub slots: i64,
+    pub unit_rate: i64,
+    pub unit_burst: i64,
 }
 
 /// A lease as its holder uses it: until when by its clock, and what.
@@ -34,8 +36,16 @@ pub(crate) struct Twins {
 // === impl Part ===
 
 impl Part {
-    pub(crate) const fn of(amounts: &Amounts) -> Self {
-        Self { rate: amounts.rate, burst: amounts.burst, retry_burst: amounts.retry_burst, slots: amounts.slots }
+    pub(crate) fn of(amounts: &Amounts) -> Self {
+        let unit = amounts.units.first();
+        Self {
+            rate: amounts.rate,
+            burst: amounts.burst,
+            retry_burst: amounts.retry_burst,
+            slots: amounts.slots,
+            unit_rate: unit.map_or(0, |unit| unit.rate),
+            unit_burst: unit.map_or(0, |unit| unit.burst),
+        }
     }
 
     pub(crate) const fn plus(self, other: Self) -> Self {
@@ -44,6 +54,8 @@ impl Part {
             burst: self.burst + other.burst,
             retry_burst: self.retry_burst + other.retry_burst,
             slots: self.slots + other.slots,
+            unit_rate: self.unit_rate + other.unit_rate,
+            unit_burst: self.unit_burst + other.unit_burst,
         }
     }
 
@@ -52,6 +64,8 @@ impl Part {
             && self.burst <= quota.burst
             && self.retry_burst <= quota.retry_burst
             && self.slots <= quota.slots
+            && self.unit_rate <= quota.unit_rate
+            && self.unit_burst <= quota.unit_burst
     }
 }
 
@@ -133,6 +147,8 @@ impl World {
             burst: bound.burst + copies.burst,
             retry_burst: bound.retry_burst + copies.retry_burst,
             slots: bound.slots + copies.slots,
+            unit_rate: bound.unit_rate + copies.unit_rate,
+            unit_burst: bound.unit_burst + copies.unit_burst,
             ..bound
         };
         if !sum.within(allowed) {

@@ -80,6 +80,7 @@ impl Excess {
 pub(crate) fn judge(history: &History, beyond: &[Beyond]) -> Result<(), String> {
     let mut admissions = Excess::new();
     let mut retries = Excess::new();
+    let mut costs = Excess::new();
     let mut bounds = history.bounds.iter().peekable();
     let mut bound = Quota::default();
     let mut at = 0;
@@ -87,16 +88,18 @@ pub(crate) fn judge(history: &History, beyond: &[Beyond]) -> Result<(), String> 
     for admission in &history.admissions {
         // Between two changes of the bound and this admission.
         while let Some((from, next)) = bounds.next_if(|(from, _)| *from <= admission.at) {
-            pass(&mut admissions, &mut retries, bound, at, *from);
+            pass(&mut admissions, &mut retries, &mut costs, bound, at, *from);
             at = (*from).max(at);
             bound = *next;
             admissions.burst = admissions.burst.max(bound.burst);
             retries.burst = retries.burst.max(bound.retry_burst);
+            costs.burst = costs.burst.max(bound.unit_burst);
         }
-        pass(&mut admissions, &mut retries, bound, at, admission.at);
+        pass(&mut admissions, &mut retries, &mut costs, bound, at, admission.at);
         at = admission.at;
         admissions.burst = admissions.burst.max(bound.burst);
         retries.burst = retries.burst.max(bound.retry_burst);
+        costs.burst = costs.burst.max(bound.unit_burst);
         if admission.source == Source::Fallback {
             let rules = beyond.get(usize::try_from(admission.stream).unwrap_or(0)).copied().unwrap_or_default();
             fallbacks.entry(admission.stream).or_insert_with(|| Fallback::new(admission.at)).judge(admission, rules)?;
@@ -104,6 +107,7 @@ pub(crate) fn judge(history: &History, beyond: &[Beyond]) -> Result<(), String> 
         }
         if !admission.unsent {
             admissions.level += 1_000_000 * FINE;
+            costs.level += i128::from(admission.cost) * FINE;
         }
         if admission.retry_micros == 0 {
             retries.drain(i128::from(bound.ratio) * FINE, at);
@@ -120,6 +124,17 @@ pub(crate) fn judge(history: &History, beyond: &[Beyond]) -> Result<(), String> 
                 admissions.micros(),
             ));
         }
+        // A jump of the clock, or a copied process, may spend as much more of each unit as of admissions.
+        let more_costs = if more == 0 { 0 } else { i64::MAX / 4 };
+        if costs.micros() > costs.burst + bound.unit_rate / 1_000 + 1 + more_costs {
+            return Err(format!(
+                "T1 at {} ms: costs in the window from {} ms exceed rate·time by {} micro-tokens, allowed are {}",
+                at / MS,
+                costs.since / MS,
+                costs.micros(),
+                costs.burst,
+            ));
+        }
         let allowed = retries.burst + 1 + more_retries;
         if retries.micros() > allowed {
             return Err(format!(
@@ -133,10 +148,11 @@ pub(crate) fn judge(history: &History, beyond: &[Beyond]) -> Result<(), String> 
     Ok(())
 }
 
-fn pass(admissions: &mut Excess, retries: &mut Excess, bound: Quota, from: i64, to: i64) {
+fn pass(admissions: &mut Excess, retries: &mut Excess, costs: &mut Excess, bound: Quota, from: i64, to: i64) {
     if to > from {
         admissions.drain(refill(bound.rate, from, to), to);
         retries.drain(refill(bound.floor, from, to), to);
+        costs.drain(refill(bound.unit_rate, from, to), to);
     }
 }
 

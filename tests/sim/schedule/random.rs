@@ -1,13 +1,13 @@
 //! Everything at once, at random.
 
-use budget::policy::{FallbackOriginals, FallbackRetries};
+use budget::policy::{FallbackOriginals, FallbackRetries, Limit, UnitLimit};
 use budget::units::{Period, Rate};
 
 use super::{any_spec, heal, plain};
 use crate::{
     net::Net,
     rng::Rng,
-    scenario::{Fault, Scenario},
+    scenario::{Fault, Scenario, UNIT},
 };
 
 /// A random scenario: one to three times the usual amount of faults.
@@ -25,6 +25,9 @@ pub(crate) fn scenario(rng: &mut Rng) -> Scenario {
         limit_permits(rng, &mut scenario);
     }
     policies(rng, &mut scenario);
+    if rng.chance(1, 4) {
+        cost_unit(rng, &mut scenario);
+    }
     let storm_ms = rng.between(60_000, 180_000);
     let times = rng.between(1, 3);
     for _ in 0..times * storm_ms / 15_000 {
@@ -56,6 +59,17 @@ fn limit_permits(rng: &mut Rng, scenario: &mut Scenario) {
         policy.permit_ttl_ms = 5_000;
     }
     scenario.hold_ms = rng.between(200, 6_000);
+}
+
+/// Attempts cost something of a further unit, which is about as scarce as admissions.
+fn cost_unit(rng: &mut Rng, scenario: &mut Scenario) {
+    scenario.cost = rng.between(1, 4);
+    for policy in &mut scenario.policies {
+        let rate = policy.admission.map_or(1, |limit| limit.rate.micros_per_second() / 1_000_000);
+        let rate = u32::try_from(rate * rng.between(1, scenario.cost + 1)).unwrap();
+        let limit = Limit { rate: Rate::new(rate, Period::Second).unwrap(), burst_tokens: i64::from(rate) + 20 };
+        policy.units = vec![UnitLimit { name: UNIT.to_owned(), limit }];
+    }
 }
 
 /// Further policies: rates, bursts, ratios, parts and curves go up and down, and leases off and on again.

@@ -140,6 +140,21 @@ fn what_is_handed_back_can_be_spent_again() {
 }
 
 #[test]
+fn all_is_back_whether_the_first_or_the_last_comes_first() {
+    for last_first in [false, true] {
+        let share = leased(&rules(), &amounts(0, 5, 5), &amounts(0, 5, 5));
+        let mut open: Vec<_> = (0..5).map(|_| admitted(share.reserve(T0, &retry()))).collect();
+        if last_first {
+            open.reverse();
+        }
+        for spent in open {
+            share.hand_back(spent, T0);
+        }
+        assert_eq!(share.levels(T0), (5 * TOKEN, 5 * TOKEN, vec![]));
+    }
+}
+
+#[test]
 fn a_deposit_that_is_spent_becomes_debt() {
     let share = leased(&rules(), &amounts(0, 100, 3), &amounts(0, 100, 0));
     let open: Vec<_> = (0..10).map(|_| admitted(share.reserve(T0, &LocalAsk::ORIGINAL))).collect();

@@ -126,7 +126,7 @@ fn a_long_curve_at_the_highest_rate_is_cut_into_segments() {
 fn more_deposits_than_the_clock_counts() {
     let rules = Rules { deposit_micros: 100 * TOKEN, limited: false, ..rules() };
     let share = leased(&rules, &amounts(0, 0, 2), &amounts(0, 0, 0));
-    share.hot.originals.fetch_add(1 << 40, std::sync::atomic::Ordering::Relaxed);
+    share.lane().originals.fetch_add(1 << 40, std::sync::atomic::Ordering::Relaxed);
     assert_eq!(drain(&share, T0, &retry()), 2);
     assert_eq!(drain(&share, T0, &LocalAsk { attempt: Attempt { number: 4, cause: None }, ..LocalAsk::ORIGINAL }), 0);
     admitted(share.reserve(T0, &LocalAsk::ORIGINAL)).settled(&share);

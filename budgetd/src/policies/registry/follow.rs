@@ -6,11 +6,14 @@ use budget::{ids::PolicyVersion, units::EXACT_MAX};
 use tracing::{error, info, warn};
 
 use super::{ATTEMPTS_MAX, Inner, Policies, PoliciesError};
-use crate::policies::{
-    body,
-    repository::{Document, Replaced},
-    set::PolicySet,
-    snapshot::{Snapshot, Switches},
+use crate::{
+    clock::Clock,
+    policies::{
+        body,
+        repository::{Document, Replaced},
+        set::PolicySet,
+        snapshot::{Snapshot, Switches},
+    },
 };
 
 /// Version ids are random in this many bits.
@@ -163,7 +166,8 @@ impl Policies {
     }
 
     fn publish(&self, version: PolicyVersion, inner: &Inner, switches: Switches) {
-        self.show(Snapshot::new(version, Arc::clone(&inner.set), switches));
+        let now_ms = Clock::system().boot_ms();
+        self.show(self.snapshot().succeeded(version, Arc::clone(&inner.set), switches, now_ms));
     }
 
     fn show(&self, snapshot: Snapshot) {

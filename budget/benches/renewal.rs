@@ -1,0 +1,139 @@
+//! What one renewal costs a ledger, by the number of its holders: the sums are running sums, so it must not grow with
+//! them. The ratio is printed at the end; 1.2 is the most that is accepted from 10 to 10,000 holders.
+
+use std::{hint::black_box, sync::Arc, time::Duration};
+
+use budget::{
+    ids::PolicyVersion,
+    lease::{Ground, HolderId, Incarnation, Presented, SyncAnswer, SyncAsk, Usage},
+    ledger::{Ledger, Start},
+    policy::{Lease, Limit, Numbers, Policy, Spec},
+    units::Rate,
+};
+use criterion::Criterion;
+
+const RATIO_MAX: f64 = 1.2;
+/// Renewals of all holders are spread over this.
+const ROUND_MS: i64 = 5_000;
+
+struct World {
+    ledger: Ledger,
+    numbers: Arc<Numbers>,
+    asks: Vec<SyncAsk>,
+    next: usize,
+    clock_ms: i64,
+    /// Thousandths of a millisecond that are not in `clock_ms` yet.
+    fraction: i64,
+}
+
+impl World {
+    fn new(holders: usize) -> Self {
+        let spec = Spec {
+            admission: Some(Limit { rate: Rate::parse("1M/s").expect("a rate"), burst_tokens: 1_000_000 }),
+            retry_burst_tokens: 100_000,
+            lease: Lease { enabled: true, ..Lease::default() },
+            ..Spec::default()
+        };
+        let numbers = Arc::new(Policy::new(spec).expect("a policy").numbers(false, true));
+        let ledger = Ledger::new(PolicyVersion { number: 1, id: 1 }, Arc::clone(&numbers), Start::Empty, 0);
+        let mut world = Self { ledger, numbers, asks: Vec::new(), next: 0, clock_ms: 0, fraction: 0 };
+        world.begin();
+        world.asks = (0..holders)
+            .map(|n| SyncAsk {
+                holder: HolderId::new(&format!("holder-{n}")).expect("a name"),
+                incarnation: Incarnation((n as u128).to_be_bytes()),
+                sequence: 0,
+                nonce: 0,
+                epoch: world.ledger.epoch(),
+                lease: None,
+                usage: Usage::default(),
+                counted: Usage::default(),
+                in_flight: 0,
+                weight: 1,
+                leave: false,
+            })
+            .collect();
+        // Until shares have settled.
+        for _ in 0..holders * 8 {
+            world.renew();
+        }
+        world
+    }
+
+    fn begin(&mut self) {
+        let ground = Ground { identity: 1, fresh_id: 1, fresh_store: true, ..Ground::default() };
+        let version = PolicyVersion { number: 1, id: 1 };
+        self.ledger.begin(version, &self.numbers, false, self.clock_ms, &ground).expect("never stale");
+    }
+
+    /// One renewal of the next holder, with the time that passes between two of them.
+    fn renew(&mut self) -> SyncAnswer {
+        self.fraction += ROUND_MS * 1_000 / self.asks.len() as i64;
+        self.clock_ms += self.fraction / 1_000;
+        self.fraction %= 1_000;
+        self.begin();
+        let holders = self.asks.len();
+        let ask = &mut self.asks[self.next];
+        self.next = (self.next + 1) % holders;
+        ask.sequence += 1;
+        ask.nonce += 1;
+        ask.usage.asked += 100;
+        ask.usage.originals_admitted += 90;
+        let ground = Ground { identity: 1, fresh_id: 1, ..Ground::default() };
+        let answer = self.ledger.sync(ask, &ground);
+        if let SyncAnswer::Granted(grant) = &answer {
+            ask.lease = Some(Presented {
+                name: grant.name,
+                value: grant.value.clone(),
+                curve: grant.curve.clone(),
+                position_ms: 0,
+            });
+        }
+        answer
+    }
+}
+
+fn main() {
+    let mut criterion = Criterion::default()
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(3))
+        .configure_from_args();
+    let mut group = criterion.benchmark_group("renewal");
+    // Rounds alternate, so that other load on the machine meets all alike; the medians are compared.
+    let sizes = [10, 100, 1_000, 10_000];
+    let mut worlds = sizes.map(World::new);
+    for (holders, world) in sizes.iter().zip(&mut worlds) {
+        group.bench_function(format!("{holders} holders"), |bencher| bencher.iter(|| black_box(world.renew())));
+    }
+    group.finish();
+
+    let mut medians = sizes.map(|_| Vec::new());
+    for _ in 0..41 {
+        for (world, times) in worlds.iter_mut().zip(&mut medians) {
+            let start = thread_time_ns();
+            for _ in 0..2_000 {
+                black_box(world.renew());
+            }
+            times.push(thread_time_ns() - start);
+        }
+    }
+    let medians = medians.map(|mut times| {
+        times.sort_unstable();
+        times[times.len() / 2] as f64 / 2_000.0
+    });
+    println!();
+    for (holders, median) in sizes.iter().zip(medians) {
+        println!("{holders:>6} holders  {median:>8.0} ns per renewal  {:>5.2} x", median / medians[0]);
+    }
+    let ratio = medians[3] / medians[0];
+    println!(
+        "from 10 to 10,000 holders {ratio:.2} x, at most {RATIO_MAX} x: {}",
+        if ratio <= RATIO_MAX { "ok" } else { "MISSED" }
+    );
+}
+
+/// Processor time of this thread, in nanoseconds: what other processes do does not count.
+fn thread_time_ns() -> i64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
+}
