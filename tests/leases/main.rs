@@ -14,5 +14,4 @@ mod outages;
 mod policies;
 mod preload;
 mod processes;
-mod redis;
 mod setting;

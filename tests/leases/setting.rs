@@ -153,10 +153,6 @@ impl Setting {
         self.daemon().restart_with(arguments);
     }
 
-    pub(crate) fn redis(&mut self) -> &mut RedisServer {
-        self.redis.as_mut().unwrap()
-    }
-
     pub(crate) fn endpoints(&self) -> Vec<String> {
         self.daemons.iter().map(Daemon::endpoint).collect()
     }
