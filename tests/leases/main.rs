@@ -15,3 +15,4 @@ mod policies;
 mod preload;
 mod processes;
 mod setting;
+mod sharing;
