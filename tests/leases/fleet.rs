@@ -72,6 +72,8 @@ pub(crate) struct Demand {
     pub(crate) originals: f64,
     /// Retries per second of one client.
     pub(crate) retries: f64,
+    /// What the lease does not cover is not asked for.
+    pub(crate) local_only: bool,
 }
 
 /// One client at work.
@@ -125,7 +127,7 @@ impl Demand {
     /// Twice the policy in originals, three times the ratio of [`POLICY`](super::setting::POLICY) in retries.
     pub(crate) fn plenty(rate: i64, members: usize) -> Self {
         let originals = 2.0 * rate as f64 / members as f64;
-        Self { originals, retries: 0.6 * originals }
+        Self { originals, retries: 0.6 * originals, local_only: false }
     }
 }
 
@@ -280,7 +282,7 @@ async fn work(asker: Asker, demand: Demand, active: Arc<AtomicBool>, seen: Arc<S
                 originals -= 1.0;
                 seen.originals_asked.fetch_add(1, Relaxed);
             }
-            seen.ask(&asker, is_retry, &mut waiting);
+            seen.ask(&asker, is_retry, demand.local_only, &mut waiting);
         }
     }
 }
@@ -294,14 +296,14 @@ pub(crate) fn ask_of(is_retry: bool) -> Ask {
 
 impl Seen {
     /// Locally at once, or else beside the others.
-    fn ask(self: &Arc<Self>, asker: &Asker, is_retry: bool, waiting: &mut JoinSet<()>) {
+    fn ask(self: &Arc<Self>, asker: &Asker, is_retry: bool, local_only: bool, waiting: &mut JoinSet<()>) {
         let from_ns = boot_time_ns();
         if let Asker::Leased(handle) = asker
             && let Some(decided) = handle.try_reserve(&ask_of(is_retry))
         {
             return self.note(from_ns, is_retry, decided);
         }
-        if waiting.len() >= WAITING_MAX {
+        if local_only || waiting.len() >= WAITING_MAX {
             self.not_asked.fetch_add(1, Relaxed);
             return;
         }

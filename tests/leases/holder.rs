@@ -75,7 +75,7 @@ fn process() {
     if env::var_os(SPLITS).is_some() {
         split(&runtime, &endpoint);
     } else {
-        let demand = Demand { originals, retries: 0.6 * originals };
+        let demand = Demand { originals, retries: 0.6 * originals, local_only: false };
         runtime.block_on(async {
             let mut fleet = Fleet::empty();
             fleet.seen = Arc::new(Seen { prints: true, ..Seen::default() });

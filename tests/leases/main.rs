@@ -14,5 +14,6 @@ mod outages;
 mod policies;
 mod preload;
 mod processes;
+mod redis;
 mod setting;
 mod sharing;

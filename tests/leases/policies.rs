@@ -20,7 +20,6 @@ fn per_second(fleet: &Fleet, from_ns: i64) -> f64 {
     fleet.admitted(from_ns, now_ns) as f64 * 1e9 / (now_ns - from_ns) as f64
 }
 
-/// Seen to fail with a renewal that does not clip what a holder has to the new share.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a12_a_policy_lowered_under_its_leases_is_obeyed_and_raised_again_at_once() {
     let setting = Setting::new(On::Memory, POLICY);
@@ -85,8 +84,6 @@ async fn a13_policies_changed_all_the_time_mint_nothing_under_leases() {
 }
 
 /// Retries switched off stop at holders within one renewal, and come back with what the bucket has.
-///
-/// Seen to fail with rules that are told only with a new share.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a15_the_kill_switch_reaches_holders_within_a_renewal() {
     let setting = Setting::new(On::Memory, POLICY);

@@ -28,8 +28,6 @@ fn together(fleet: &Fleet, holders: &[&HolderProcess]) -> Vec<Admission> {
 }
 
 /// It wakes with a lease whose end has passed, and admits nothing by it; its share was others' meanwhile.
-///
-/// Seen to fail with a holder that reads `CLOCK_PROCESS_CPUTIME_ID`, which stands still with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_a_holder_that_stands_still_beyond_its_curve_admits_nothing_by_it() {
     const OTHERS: usize = 3;
@@ -111,8 +109,6 @@ async fn q11_a_crash_loop_under_one_holder_id_strands_one_share_at_most() {
 
 /// The child has the lease and no driver: it decides along the curve at most, and no longer than a client without a
 /// sign of life does.
-///
-/// Seen to fail with `alive_until_ns` at the end of time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_a_forked_holder_stops_by_itself() {
     // A curve that outlasts what a client decides without its driver.

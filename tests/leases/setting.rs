@@ -42,12 +42,14 @@ pub(crate) const POLICY: &str = "admission = { rate = \"100/s\", burst = 50 }\n\
                                  retry = { ratio = 0.2, floor = \"2/s\", burst = 20 }\n\
                                  lease = { enabled = true, part = 0.8, curve = [\"100% 1s\", \"50% 1s\"] }\n\
                                  fallback = { originals = \"10%\", retries = \"earned\" }\n";
+
 /// The same with other numbers.
 pub(crate) fn policy_of(rate: i64, burst: i64, retry_burst: i64) -> String {
-    POLICY
-        .replace("100/s", &format!("{rate}/s"))
-        .replace("burst = 50", &format!("burst = {burst}"))
-        .replace("burst = 20", &format!("burst = {retry_burst}"))
+    let lines = POLICY.lines().skip(2).collect::<Vec<_>>().join("\n");
+    format!(
+        "admission = {{ rate = \"{rate}/s\", burst = {burst} }}\n\
+         retry = {{ ratio = 0.2, floor = \"2/s\", burst = {retry_burst} }}\n{lines}\n"
+    )
 }
 
 /// A policy's text, judged.
@@ -171,14 +173,24 @@ pub(crate) struct Operator {
 // === impl Operator ===
 
 impl Operator {
-    pub(crate) async fn holders(&self) -> HolderPage {
-        self.client.list_holders(&pay_id(), None, CALL).await.unwrap_or_else(|error| panic!("holders: {error}"))
+    /// None while the store cannot say.
+    pub(crate) async fn try_holders(&self) -> Option<HolderPage> {
+        self.client.list_holders(&pay_id(), None, CALL).await.ok()
     }
 
-    /// What is lent, whole attempts per second.
+    pub(crate) async fn holders(&self) -> HolderPage {
+        self.try_holders().await.unwrap()
+    }
+
+    /// What is lent, whole attempts per second, and to how many; nothing while the store cannot say.
+    pub(crate) async fn lent(&self) -> (f64, usize) {
+        let holders = self.try_holders().await.map_or_else(Vec::new, |page| page.holders);
+        let rates: Vec<i64> = holders.iter().map(|holder| holder.value.value.rate).filter(|rate| *rate > 0).collect();
+        (rates.iter().sum::<i64>() as f64 / 1e6, rates.len())
+    }
+
     pub(crate) async fn lent_per_second(&self) -> f64 {
-        let micros: i64 = self.holders().await.holders.iter().map(|holder| holder.value.value.rate).sum();
-        micros as f64 / 1e6
+        self.lent().await.0
     }
 
     pub(crate) async fn put(&self, policy: &str) {

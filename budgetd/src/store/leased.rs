@@ -91,7 +91,10 @@ impl<S: Store> WithLeases<S> {
                 Local::Short => {}
             }
         }
-        match self.inner.inner().step(dependency, Step::Reserve(ask.clone()), deadline).await {
+        // The rest of the time is for deciding without an answer: the caller hears a decision, not a time-out.
+        let now = Clock::instant();
+        let answered_by = now + deadline.saturating_duration_since(now) * 3 / 4;
+        match self.inner.inner().step(dependency, Step::Reserve(ask.clone()), answered_by).await {
             // Nobody waits for what would be decided now, so it must take nothing.
             Err(error @ (StoreError::Away(_) | StoreError::Lost(_))) if Clock::instant() >= deadline => {
                 Err(error.too_late())

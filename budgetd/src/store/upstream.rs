@@ -41,8 +41,7 @@ impl Upstream {
 
 impl Store for Upstream {
     async fn step(&self, dependency: &DependencyId, step: Step, deadline: Instant) -> Result<Answered, StoreError> {
-        // The rest is for deciding without an answer: who asks an agent hears a decision, not a time-out.
-        let within = left(deadline)? * 3 / 4;
+        let within = left(deadline)?;
         let named = self.named(dependency);
         let (answer, mode, version) = match &step {
             Step::Reserve(ask) => {

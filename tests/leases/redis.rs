@@ -1,0 +1,188 @@
+//! Redis dies, stands still, forgets, remembers too much, or has its clock set, under fifty leased clients.
+
+use std::{fs, path::Path};
+
+use budget_client::boot_time_ns;
+use budget_tests::redis_server::{Flavour, RedisServer};
+
+use super::{
+    fleet::{Demand, Fleet},
+    judge::Case,
+    outages::{curve_is_followed, nothing_blocks, returned, settle},
+    preload,
+    setting::{On, QUARANTINE_MS, REST_MS, RETURN_MS, STEP_MS, Setting, TIMING, pass_ms, policy_of, until_ns},
+};
+
+const MS: i64 = 1_000_000;
+const MEMBERS: usize = 50;
+const RATE: i64 = 200;
+const REPLICAS: usize = 2;
+
+/// Names the file with the shift of the clock, microseconds as 8 bytes.
+const SHIFT_VARIABLE: &str = "BUDGETD_TEST_SHIFT";
+
+fn policy() -> String {
+    policy_of(RATE, 150, 150)
+}
+
+fn server(setting: &mut Setting) -> &mut RedisServer {
+    setting.redis.as_mut().unwrap()
+}
+
+async fn fleet(setting: &Setting) -> (Fleet, f64) {
+    let fleet = Fleet::plenty(&setting.endpoints(), MEMBERS, RATE);
+    let lent = settle(setting, &fleet).await;
+    (fleet, lent)
+}
+
+fn case(setting: &Setting, start_ns: i64) -> Case {
+    let mut case = Case::new(&setting.policy, MEMBERS, REPLICAS, start_ns);
+    case.causes.beyond = i64::try_from(MEMBERS + REPLICAS).unwrap();
+    case
+}
+
+/// Redis and every daemon: decisions follow the curve, nothing waits, and all are leased again in time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q11_redis_and_every_daemon_killed_under_fifty_clients() {
+    let mut setting = Setting::with(On::Redis7, &policy(), REPLICAS, &[]);
+    let start_ns = boot_time_ns();
+    let (fleet, lent) = fleet(&setting).await;
+    let killed_ns = boot_time_ns();
+    server(&mut setting).kill();
+    setting.daemons.iter_mut().for_each(budget_tests::daemon::Daemon::kill);
+    curve_is_followed(&fleet, killed_ns, lent).await;
+    server(&mut setting).restart();
+    for daemon in &mut setting.daemons {
+        daemon.restart();
+    }
+    returned(&setting, &fleet, RETURN_MS + REST_MS, "T4 after the end of everything").await;
+    nothing_blocks(&fleet);
+    let mut case = case(&setting, start_ns);
+    case.epoch(killed_ns);
+    case.assert(&*fleet.end().await);
+}
+
+/// It answers nobody for a while, and nothing is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q11_redis_stands_still_under_fifty_clients() {
+    let mut setting = Setting::with(On::Redis7, &policy(), REPLICAS, &[]);
+    let start_ns = boot_time_ns();
+    let (fleet, lent) = fleet(&setting).await;
+    server(&mut setting).freeze();
+    curve_is_followed(&fleet, boot_time_ns(), lent).await;
+    server(&mut setting).thaw();
+    returned(&setting, &fleet, RETURN_MS + REST_MS, "T4 after standing still").await;
+    nothing_blocks(&fleet);
+    case(&setting, start_ns).assert(&*fleet.end().await);
+}
+
+/// It forgets everything; it comes back with the state of a while ago; it forgets again at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q11_redis_is_flushed_and_restored_from_an_old_dump_under_fifty_clients() {
+    let mut setting = Setting::with(On::Redis7, &policy(), REPLICAS, &[]);
+    let start_ns = boot_time_ns();
+    let (fleet, _) = fleet(&setting).await;
+    let mut case = case(&setting, start_ns);
+    server(&mut setting).cli(&["SAVE"]);
+    pass_ms(600).await;
+    case.epoch(boot_time_ns());
+    server(&mut setting).cli(&["FLUSHALL"]);
+    pass_ms(500).await;
+    case.epoch(boot_time_ns());
+    // With what it kept before the flush.
+    server(&mut setting).restart();
+    pass_ms(500).await;
+    for _ in 0..2 {
+        case.epoch(boot_time_ns());
+        server(&mut setting).cli(&["FLUSHALL"]);
+        pass_ms(400).await;
+    }
+    returned(&setting, &fleet, RETURN_MS + REST_MS, "T4 after lost and old states").await;
+    nothing_blocks(&fleet);
+    case.assert(&*fleet.end().await);
+}
+
+/// Replicas that answer from leases of their own, to callers that hold none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q11_replicas_that_lease_go_on_while_redis_is_away() {
+    const CALLERS: usize = 3;
+    let mut setting = Setting::with(On::Redis7, &policy(), REPLICAS, &["--lease"]);
+    let start_ns = boot_time_ns();
+    let mut fleet = Fleet::empty();
+    for endpoint in setting.endpoints() {
+        for _ in 0..CALLERS {
+            fleet.add_caller(&endpoint, Demand::plenty(RATE, REPLICAS * CALLERS));
+        }
+    }
+    let operator = setting.operator();
+    let rate = RATE as f64;
+    let lends = async || operator.lent_per_second().await >= 0.7 * rate;
+    budget_tests::eventually::eventually(super::setting::BOUND, "replicas are leased", lends).await;
+    pass_ms(500).await;
+    let from_ns = boot_time_ns();
+    pass_ms(1_000).await;
+    fleet.assert_useful(from_ns, boot_time_ns(), 0.8 * rate, "calm, by replicas");
+    let lent = operator.lent_per_second().await;
+    let killed_ns = boot_time_ns();
+    server(&mut setting).kill();
+    let first_ns = killed_ns + (STEP_MS - TIMING.renew_max_ms - 50) * MS;
+    until_ns(first_ns).await;
+    fleet.assert_useful(killed_ns, first_ns, 0.9 * lent, "replicas on the curve");
+    until_ns(first_ns + STEP_MS * MS).await;
+    fleet.assert_useful(killed_ns + STEP_MS * MS, first_ns + STEP_MS * MS, 0.45 * lent, "replicas on the half of it");
+    until_ns(killed_ns + (2 * STEP_MS + 500) * MS).await;
+    server(&mut setting).restart();
+    let start_of_return_ns = boot_time_ns();
+    let bound = std::time::Duration::from_millis((RETURN_MS + REST_MS).unsigned_abs());
+    budget_tests::eventually::eventually(bound, "T4: replicas are leased again", lends).await;
+    println!("T4: replicas leased again within {} ms", (boot_time_ns() - start_of_return_ns) / MS);
+    let from_ns = boot_time_ns();
+    pass_ms(500).await;
+    fleet.assert_useful(from_ns, boot_time_ns(), 0.4 * rate, "replicas after the return");
+    fleet.assert_none_failed();
+    let mut case = Case::new(&setting.policy, REPLICAS, REPLICAS, start_ns);
+    case.epoch(killed_ns);
+    case.causes.beyond = i64::try_from(2 * REPLICAS).unwrap();
+    case.assert(&*fleet.end().await);
+}
+
+/// An hour forward, an hour back: what leases say does not hang on the store's clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q11_the_clock_of_redis_is_set_by_an_hour_forward_and_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let shift = directory.path().join("shift");
+    fs::write(&shift, [0; 8]).unwrap();
+    let library = preload::library(directory.path());
+    let environment = [("LD_PRELOAD", library.to_str().unwrap()), (SHIFT_VARIABLE, shift.to_str().unwrap())];
+    let redis = RedisServer::start_in(Flavour::Redis7, &[], &environment);
+    let mut setting = Setting::on(Some(redis), &policy(), REPLICAS, &[]);
+    let start_ns = boot_time_ns();
+    let (fleet, _) = fleet(&setting).await;
+    let mut case = case(&setting, start_ns);
+    for hours in [1, 0, -1, 0] {
+        let before = seconds(server(&mut setting));
+        shift_clock(&shift, hours * 3_600);
+        // State with an expiry may be gone: an epoch.
+        case.epoch(boot_time_ns());
+        let moved = seconds(server(&mut setting)) - before;
+        assert!(moved.abs() > 3_000, "the clock of Redis has moved by {moved} s");
+        pass_ms(QUARANTINE_MS / 2).await;
+    }
+    case.causes.clock_jumps = 4;
+    returned(&setting, &fleet, RETURN_MS + REST_MS, "T4 after clocks that were set").await;
+    nothing_blocks(&fleet);
+    case.assert(&*fleet.end().await);
+}
+
+fn seconds(redis: &RedisServer) -> i64 {
+    let (seconds, _): (i64, i64) = deadpool_redis::redis::from_redis_value(redis.cli(&["TIME"])).unwrap();
+    seconds
+}
+
+/// Shifts the clock of the processes that read this file.
+fn shift_clock(file: &Path, seconds: i64) {
+    // In place: it is mapped.
+    use std::os::unix::fs::FileExt;
+    let opened = fs::OpenOptions::new().write(true).create(true).truncate(false).open(file).unwrap();
+    opened.write_all_at(&(seconds * 1_000_000).to_ne_bytes(), 0).unwrap();
+}
