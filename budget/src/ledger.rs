@@ -190,7 +190,8 @@ impl Ledger {
     ///
     /// `version` is the one `numbers` were resolved from. A higher one is adopted: balances are clipped to smaller
     /// bursts, nothing is refilled, permits and leases stay. A lower one decides nothing unless `force` says that a
-    /// re-read gave no newer one; then the ledger's own numbers decide. `ground` matters where leases are permitted.
+    /// re-read gave no newer one; then the ledger's own numbers decide. `ground` matters where leases are permitted; of
+    /// the same version the time limits of leases are taken over, since they are settings of the caller.
     ///
     /// # Errors
     /// [`Stale`], with nothing changed.
@@ -215,7 +216,8 @@ impl Ledger {
                 self.fit(numbers);
             }
         } else {
-            self.begin_leased(elapsed_ms, adopted, ground);
+            let same = (version == self.version).then_some(numbers);
+            self.begin_leased(elapsed_ms, adopted, same, ground);
         }
         if adopted.is_some() {
             self.version = version;

@@ -13,7 +13,8 @@
 -- meaning; an operation is named by its index in KEYS.
 -- Returns {status, answers...}; status 0: decided with the numbers of the call; 2: with the ledger's, then before the
 -- answers stand version number, version id, shadow, default permit_ttl, max_attempts; {1, version number, version id}:
--- stale, nothing done. A bare integer is the one answer of status 0. Answers:
+-- stale, nothing done; {3}: for the script of ledgers that lend, nothing done. A bare integer is the one answer of status 0.
+-- Answers:
 --   0                                                      admitted: at once, default permit_ttl, nothing special
 --   1, start_after, permit_ttl, replayed, would_be|0       admitted
 --   2, reason, unit|0, retry_after|-1, impossible          denied
@@ -114,6 +115,9 @@ end
 
 local steps, numbers, status = ARGV[6], ARGV[5], 0
 local created = not l
+--if leased
+local adopted
+--end
 do
   local number, id = tonumber(ARGV[2]), tonumber(ARGV[3])
   if created then
@@ -137,6 +141,11 @@ do
     status, numbers = 2, string.sub(stored, numbers_from)
   elseif number ~= l[L_NUMBER] or id ~= l[L_ID] then
     -- Newer numbers are adopted: balances are clipped, nothing is refilled.
+    --if leased
+    if lending then
+      l[L_NUMBER], l[L_ID] = number, id
+    else
+    --end
     n = unpack_numbers(numbers, 1)
     if n[N_LIMITED] == 1 then
       adopt(l, L_ADMISSION, n, N_ADMISSION)
@@ -152,8 +161,21 @@ do
     end
     l = new
     l[L_NUMBER], l[L_ID], l[L_UNIT_COUNT] = number, id, (#n - N_UNITS + 1) / UNIT_NUMBERS
+    --if leased
+    end
+    adopted = given_numbers
+    --end
   end
 end
+--if leased
+if created then
+  open_epoch_if_lost(n, n)
+end
+if lending then
+  begin_lending(adopted)
+end
+local away = lending and lending.lost and l[L_NOW] < lending.wait
+--end
 local now, ttl = l[L_NOW], n[N_PERMIT_TTL]
 -- What to write, made when it is needed: alternating ids and records for each place (1, 2: generation; 3: queue), ids that
 -- left a generation, and for the queue's ids their due times, or false for what leaves it.
@@ -296,6 +318,12 @@ for i = 1, count do
     local reason, wait, unit, code = nil, 0, 0, nil
     local operation = key ~= 0 and operations[key]
 
+    --if leased
+    if away then
+      at = at + 1
+      out[at], code, record, costs = 40, 0, false, nil
+    end
+    --end
     if record and no_release == 0 then
       -- Seen before: nothing is charged.
       if not open then
@@ -660,6 +688,33 @@ for i = 1, count do
   end
 end
 
+--if leased
+local answer = {}
+if has_ask == 2 then
+  answer = revoke()
+elseif has_ask == 1 then
+  local gone_before = reservations_gone
+  reservations_gone = false
+  answer = sync()
+  if lending and not (created and answer[1] == LEFT) then
+    fresh = false
+    set_direct()
+  end
+  if reservations_gone then
+    -- What was dropped has gone with everything else.
+    writes, left_generation, dues, ended = {}, nil, nil, nil
+  end
+  reservations_gone = reservations_gone or gone_before
+end
+local lends = lending and not fresh
+out[at + 1], out[at + 2] = lends and lending.number or 0, lends and lending.id or 0
+out[at + 3], out[at + 4] = lends and lending.holders or 0, lends and not is_over(now) and 1 or 0
+at = at + 4
+for i = 1, #answer do
+  out[at + i] = answer[i]
+end
+--end
+
 -- Write.
 if fresh then
   return out
@@ -669,6 +724,11 @@ if created and redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4], KEYS[5]) > 0 then
   -- for first: a script whose first write frees memory is not stopped when there is none left.
   redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
 end
+--if leased
+if reservations_gone then
+  redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+end
+--end
 if ended then
   redis.call('UNLINK', unpack(ended))
 end
@@ -731,6 +791,12 @@ for i = L_UNITS, #l, L_UNIT do
   packed = packed .. struct.pack(UNIT_FORMAT, l[i], l[i + 1], l[i + 2])
 end
 packed = packed .. numbers
+--if leased
+write_lending(n[N_IDLE_TTL])
+if lending then
+  packed = packed .. '1'
+end
+--end
 if n[N_IDLE_TTL] > 0 then
   redis.call('SET', KEYS[1], packed, 'PX', n[N_IDLE_TTL])
 else

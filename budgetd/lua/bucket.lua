@@ -72,10 +72,21 @@ local function refill(balance, remainder, num, den, burst, elapsed_ms)
   return balance, remainder
 end
 
+--if leased
+-- The policy's numbers where n are what leases leave of them.
+local whole
+--end
+
 -- nil if the class may withdraw cost; 0 if it never can; -1 if no rate will help; else how long to wait.
 local function short(b, at, n, i, priority, cost)
   local burst = n[i + 2]
   if cost > burst then
+    --if leased
+    -- What is too much for the part that is left beside leases is not impossible: leases end.
+    if whole and cost <= whole[i + 2] then
+      return -1
+    end
+    --end
     return 0
   end
   local keep = n[i + 2 + priority]

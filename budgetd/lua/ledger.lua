@@ -1,15 +1,15 @@
--- Brings the ledger that read.lua has read to the present, at the numbers of its last call: the mirror of the first half of
--- Ledger::begin in budget/src/ledger.rs. Writes nothing. What comes behind finds l, the ledger, or nil if there is none,
--- and n, its numbers.
+-- Takes apart the ledger that read.lua has read; advance.lua brings it to the present. Together they mirror the first half
+-- of Ledger::begin in budget/src/ledger.rs. They write nothing. What comes behind finds l, the ledger, or nil if there is
+-- none, and n, its numbers.
 --
 -- A ledger is one string: a fixed head, the cost units' buckets, and the policy's numbers as they were received.
 -- Integers of seven bytes hold everything below 2^53 exactly.
 
-local HEAD_FORMAT <const> = '>i7i7i7i7i7i4i7i4i4i7i4i7i4BBBi4i6i7i4i7i6i6i6i6i6i7i6i6B'
+local HEAD_FORMAT <const> = '>i7i7i7i7i7i4i7i4i4i7i4i7i4BBBi4i7i7i4i7i7i7i7i7i6i7i6i6B'
 -- Its beginning: all that changes often.
-local COMMON_HEAD_FORMAT <const> = '>i7i7i7i7i7i4i7i4i4i7i4i7i4BBBi4i6i7'
-local COMMON_HEAD_BYTES <const> = 96
-local HEAD_BYTES <const> = 157
+local COMMON_HEAD_FORMAT <const> = '>i7i7i7i7i7i4i7i4i4i7i4i7i4BBBi4i7i7'
+local COMMON_HEAD_BYTES <const> = 97
+local HEAD_BYTES <const> = 162
 local UNIT_FORMAT <const> = '>i7i7i4'
 local UNIT_BYTES <const> = 18
 -- Where things stand in the list.
@@ -54,7 +54,14 @@ if stored then
   l[L_UNITS] = nil
   local count = l[L_UNIT_COUNT]
   numbers_from = HEAD_BYTES + count * UNIT_BYTES + 1
-  if #stored ~= numbers_from - 1 + NUMBERS_BYTES + count * UNIT_NUMBERS_BYTES then
+  local bytes = numbers_from - 1 + NUMBERS_BYTES + count * UNIT_NUMBERS_BYTES
+  if #stored ~= bytes then
+    --if plain
+    if #stored == bytes + 1 then
+      -- It lends, or did so a moment ago: for the other variant of this script.
+      return { 3 }
+    end
+    --end
     return redis.error_reply('CORRUPT ledger cannot be read')
   end
   for i = 0, count - 1 do
@@ -66,22 +73,5 @@ if stored then
     n = unpack_numbers(ARGV[5], 1)
   else
     n = unpack_numbers(stored, numbers_from)
-  end
-end
-
-if l then
-  local elapsed = clock - l[L_CLOCK]
-  if elapsed < 0 then
-    elapsed = 0
-  end
-  l[L_CLOCK] = clock
-  l[L_NOW] = l[L_NOW] + elapsed
-  if n[N_LIMITED] == 1 then
-    l[L_ADMISSION], l[L_ADMISSION + 1] = refill(l[L_ADMISSION], l[L_ADMISSION + 1], n[N_ADMISSION], n[N_ADMISSION + 1], n[N_ADMISSION + 2], elapsed)
-  end
-  l[L_RETRY], l[L_RETRY + 1] = refill(l[L_RETRY], l[L_RETRY + 1], n[N_RETRY], n[N_RETRY + 1], n[N_RETRY + 2], elapsed)
-  for i = 0, l[L_UNIT_COUNT] - 1 do
-    local at, i_n = L_UNITS + i * L_UNIT + 1, N_UNITS + i * UNIT_NUMBERS + 1
-    l[at], l[at + 1] = refill(l[at], l[at + 1], n[i_n], n[i_n + 1], n[i_n + 2], elapsed)
   end
 end

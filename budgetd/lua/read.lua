@@ -10,3 +10,10 @@ else
   local ms = time[2] / 1000
   clock = time[1] * 1000 + ms - ms % 1
 end
+--if leased
+-- A ledger that lends has one byte more.
+local leased_mark = stored and (#stored - HEAD_BYTES - NUMBERS_BYTES) % (UNIT_BYTES + UNIT_NUMBERS_BYTES) == 1
+if leased_mark then
+  stored = string.sub(stored, 1, -2)
+end
+--end

@@ -1,8 +1,9 @@
 -- How a ledger stands now. Changes nothing.
--- KEYS[1] ledger
+-- KEYS[1] ledger     KEYS[2] lending
 -- ARGV    now_ms, or "" for the server's time
 -- Returns {0} if there is no state, else {1, version number, version id, shadow, limited, admission balance, retry
--- balance, in flight, ten counters, then id and balance of each unit}.
+-- balance, in flight, ten counters, 1 if it lends, and if so: epoch's number and id, holders, until nothing is unknown, until
+-- anything is given, clock debt, what is charged and what is unknown, both packed; then id and balance of each unit}.
 if not l then
   return { 0 }
 end
@@ -14,10 +15,16 @@ for g = 1, 2 do
   end
 end
 local out = {
-  1, l[L_NUMBER], l[L_ID], n[N_SHADOW], n[N_LIMITED], l[L_ADMISSION], l[L_RETRY], in_flight,
+  1, l[L_NUMBER], l[L_ID], n[N_SHADOW], n[N_LIMITED], l[L_ADMISSION], l[L_RETRY], math.max(0, in_flight),
   l[ORIGINALS_ADMITTED], l[RETRIES_ADMITTED], l[ORIGINALS_DENIED], l[RETRIES_DENIED], l[NOT_SENT], l[PERMITS_EXPIRED],
-  l[DEPOSITED], l[OVERUSE], l[ACCOUNT_SIGNALS], l[WOULD_BE_DENIED],
+  l[DEPOSITED], l[OVERUSE], l[ACCOUNT_SIGNALS], l[WOULD_BE_DENIED], lending and 1 or 0,
 }
+if lending then
+  local now, at = l[L_NOW], #out
+  out[at + 1], out[at + 2], out[at + 3] = lending.number, lending.id, lending.holders
+  out[at + 4], out[at + 5] = less(lending.quarantine, now), less(lending.wait, now)
+  out[at + 6], out[at + 7], out[at + 8] = clock_debt, pack_amounts(lending.charged), pack_amounts(unknown(now))
+end
 for i = L_UNITS, #l, L_UNIT do
   out[#out + 1] = l[i]
   out[#out + 1] = l[i + 1]

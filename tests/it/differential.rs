@@ -3,6 +3,7 @@
 //!
 //! `DIFF_STEPS` sets the number of steps, `BUDGET_SEED` replays a run.
 
+mod leases;
 mod worlds;
 
 use std::{
@@ -39,14 +40,15 @@ const SEEN_MIN_PER_MILLION: u64 = 1_000;
 
 /// The script that shows the whole state: the formats of `apply.lua` and of what it begins with, and its own text.
 fn dump_script() -> Script {
-    let apply = concat!(
+    let parts = concat!(
         include_str!("../../budgetd/lua/bucket.lua"),
         include_str!("../../budgetd/lua/ledger.lua"),
         include_str!("../../budgetd/lua/apply.lua")
     );
     let constants =
-        apply.lines().filter(|line| line.contains(" <const> = ")).fold(String::new(), |all, line| all + line + "\n");
-    Script::new(&[&constants, include_str!("differential/dump.lua")].concat())
+        parts.lines().filter(|line| line.contains(" <const> = ")).fold(String::new(), |all, line| all + line + "\n");
+    let lending = concat!(include_str!("../../budgetd/lua/lending.lua"), include_str!("../../budgetd/lua/record.lua"));
+    Script::of(&[&constants, lending, include_str!("differential/dump.lua")].concat(), &[])
 }
 
 /// One call of `apply.lua`.
@@ -263,12 +265,12 @@ fn run(flavour: Flavour, steps_wanted: u64) {
             };
             pipeline.add_command(apply.command(By::Digest, round.call.steps.iter().map(|step| (step, 0))));
             let ledger_keys = keys.of_every_batch();
-            let mut command = dump.call(By::Digest, ledger_keys.len() + operations.len());
+            let mut command = dump.call(By::Digest, ledger_keys.len() + operations.len() + 4);
             command.arg(&ledger_keys[..]);
             for operation in &operations {
                 command.arg(keys.operation(operation));
             }
-            command.arg(&OPERATIONS[..]);
+            command.arg(&keys.of_lending()[..]).arg(&OPERATIONS[..]);
             pipeline.add_command(command);
         }
         let replies: Vec<Value> = pipeline.query(&mut connection).expect("replies");

@@ -10,6 +10,7 @@ mod licences;
 mod python;
 mod redis_faults;
 mod redis_health;
+mod redis_leases;
 mod redis_store;
 mod redis_world;
 mod replicas;

@@ -5,6 +5,7 @@
 //! may still be in use, each step ending a margin later than the holder's. All sums are running sums: no call looks at
 //! more than [`DUE_PER_CALL_MAX`] holders. What is charged too long is only wasted.
 
+mod grants;
 pub(super) mod holders;
 pub(super) mod shares;
 mod sync;
@@ -29,6 +30,11 @@ pub use sync::HolderView;
 pub(super) const DUE_PER_CALL_MAX: usize = 64;
 /// Most hosts whose clocks are compared with ledger time.
 pub(super) const BEATS_MAX: usize = 8;
+/// Most incarnations whose proofs are remembered; what others hold stays unknown until the quarantine ends.
+pub(super) const PROOFS_MAX: usize = 80_000;
+/// What is presented is not vouched for: it never makes a sum exceed this, so that all sums stay exact in scripts. More
+/// than twice any quota.
+pub(super) const PRESENTED_MAX: i64 = 1 << 52;
 
 /// How lending stands, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -254,7 +260,13 @@ fn sum(a: &Amounts, b: &Amounts) -> Amounts {
 impl Ledger {
     /// The part of [`Ledger::begin`] that concerns leases, in the order of rule 2: refill at the rates and caps of the
     /// last call, advance time, adopt newer numbers, step charges down, then set rates and caps anew and clip.
-    pub(super) fn begin_leased(&mut self, elapsed_ms: i64, adopted: Option<&Arc<Numbers>>, ground: &Ground) {
+    pub(super) fn begin_leased(
+        &mut self,
+        elapsed_ms: i64,
+        adopted: Option<&Arc<Numbers>>,
+        same: Option<&Arc<Numbers>>,
+        ground: &Ground,
+    ) {
         // What passed before an epoch opened earns nothing in it.
         let elapsed_ms = if self.open_epoch_if_lost(adopted, ground) { 0 } else { elapsed_ms };
         let Some(leases) = &mut self.leases else { return };
@@ -270,6 +282,9 @@ impl Ledger {
         }
         if let Some(numbers) = adopted {
             leases.adopt(numbers);
+        }
+        if let Some(numbers) = same {
+            leases.follow(numbers);
         }
         leases.step_down(self.now_ms);
         if self.now_ms >= leases.quarantine_until_ms {
@@ -297,7 +312,7 @@ impl Ledger {
                 self.leases = Some(Box::new(Leases::new(whole, terms)));
                 // Nothing was ever decided here: the state is missing. Otherwise leases are permitted from now on, and
                 // direct callers keep what they have.
-                let missing = self.counters == super::Counters::default() && self.reservations.is_none();
+                let missing = self.counters == super::Counters::default();
                 self.open_epoch(ground, Epoch::default(), missing);
                 true
             }
@@ -415,6 +430,18 @@ impl Ledger {
 }
 
 impl Leases {
+    /// Takes what may differ in numbers of the same version, since it is not in the policies: time limits, which are
+    /// settings of the caller, and whether it remembers that leases were permitted a moment ago.
+    fn follow(&mut self, numbers: &Arc<Numbers>) {
+        if let Some(given) = &numbers.lease {
+            self.terms.margin_ms = given.margin_ms;
+            self.terms.overlap_ms = given.overlap_ms;
+            self.terms.step_max_ms = given.step_max_ms;
+        } else if !self.whole.leases_permitted() {
+            self.whole = Arc::clone(numbers);
+        }
+    }
+
     /// Takes newer numbers. A lowered quota makes earlier grants dead for replays.
     fn adopt(&mut self, numbers: &Arc<Numbers>) {
         let before = self.leasable();

@@ -18,6 +18,7 @@ mod failure;
 pub mod health;
 pub mod keys;
 mod lane;
+mod lenders;
 pub mod metrics;
 mod queue;
 pub mod repository;
@@ -35,11 +36,14 @@ use std::{
 use budget::{
     decision::Step,
     ids::DependencyId,
-    lease::{Epoch, HolderId, NotLeased, SyncAnswer, SyncAsk, Synced},
+    lease::{HolderId, SyncAsk, Synced},
     ledger::{HolderView, View},
 };
 use deadpool_redis::redis::cmd;
-use tokio::{task::AbortHandle, time::timeout_at};
+use tokio::{
+    task::{AbortHandle, JoinSet},
+    time::{MissedTickBehavior, timeout_at},
+};
 
 pub use self::{
     census::UNNAMED_MAX,
@@ -54,48 +58,37 @@ use self::{
     contact::Contact,
     failure::{Failure, Refusal},
     lane::Lane,
-    queue::{Queue, Waiting},
+    lenders::Lenders,
+    queue::{Done, Queue, Waiting, Work},
 };
 use super::{Answered, Store, StoreError, fallback::Sharers};
 use crate::{clock::Clock, policies::Policies};
 
 /// The index of known dependencies is read again after this much time.
 const KNOWN_FRESH: Duration = Duration::from_secs(1);
+/// Holders shown by one call.
+const HOLDERS_PER_CALL: usize = 500;
+/// Heartbeats under way at a time.
+const BEATS_AT_ONCE: usize = 128;
 
 /// A [`Store`] in Redis. Its background work ends when it is dropped.
 pub struct RedisStore {
     redis: Arc<Redis>,
-    policies: Arc<Policies>,
-    queues: Vec<Arc<Queue>>,
+    lanes: Lanes,
     tasks: Vec<AbortHandle>,
     known: Mutex<Option<(Instant, Arc<[DependencyId]>)>>,
 }
 
-// === impl RedisStore ===
+/// The way to the lanes.
+#[derive(Clone)]
+struct Lanes {
+    redis: Arc<Redis>,
+    queues: Arc<[Arc<Queue>]>,
+}
 
-impl RedisStore {
-    /// Starts lanes and contact. `sharers` is told how many replicas there are.
-    pub async fn start(redis: Arc<Redis>, policies: Arc<Policies>, sharers: Arc<Sharers>) -> Self {
-        let census = Arc::new(Census::new(UNNAMED_MAX));
-        let contact = Contact::new(Arc::clone(&redis), sharers, Arc::clone(&census));
-        contact.once().await;
-        let mut tasks = vec![tokio::spawn(contact.run()).abort_handle()];
-        let queues: Vec<Arc<Queue>> =
-            (0..redis.config().lanes).map(|_| Arc::new(Queue::new(redis.config().queue_per_lane))).collect();
-        for queue in &queues {
-            let book = Book::new(Arc::clone(&census), redis.keys().clone(), Clock::instant());
-            let lane = Lane::new(Arc::clone(&redis), Arc::clone(&policies), Arc::clone(queue), book);
-            tasks.push(tokio::spawn(lane.run()).abort_handle());
-        }
-        Self { redis, policies, queues, tasks, known: Mutex::new(None) }
-    }
+// === impl Lanes ===
 
-    /// The connections, health and counters behind this store.
-    #[must_use]
-    pub const fn redis(&self) -> &Arc<Redis> {
-        &self.redis
-    }
-
+impl Lanes {
     /// A dependency always belongs to the same lane, so its steps keep their order.
     fn queue_of(&self, dependency: &DependencyId) -> Option<&Arc<Queue>> {
         let mut hasher = DefaultHasher::new();
@@ -105,15 +98,137 @@ impl RedisStore {
         self.queues.get(lane.unwrap_or(0))
     }
 
+    /// Has work done by the lane of a dependency.
+    async fn ask(&self, dependency: &DependencyId, work: Work, deadline: Instant) -> Result<Done, StoreError> {
+        self.redis.admit()?;
+        let now = Clock::instant();
+        if deadline <= now {
+            return Err(StoreError::DeadlinePassed);
+        }
+        let Some(queue) = self.queue_of(dependency) else { return Err(StoreError::Overloaded) };
+        let (waiting, mut caller) = Waiting::new(work, now, deadline);
+        let metrics = self.redis.metrics();
+        // Counted first: its lane may be done with it before this task goes on.
+        metrics.queue_depth.fetch_add(1, Relaxed);
+        queue.push(dependency, waiting).inspect_err(|error| {
+            metrics.queue_depth.fetch_sub(1, Relaxed);
+            if matches!(error, StoreError::Overloaded) {
+                metrics.overloaded.fetch_add(1, Relaxed);
+            }
+        })?;
+        match timeout_at(deadline.into(), &mut caller.reply).await {
+            Ok(Ok(Err(error))) if Clock::instant() >= deadline => Err(error.too_late()),
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) => Err(StoreError::Lost("the lane has ended".to_owned())),
+            Err(_) if caller.withdraw() => Err(StoreError::DeadlinePassed),
+            Err(_) => Err(StoreError::Late),
+        }
+    }
+
+    /// Sends heartbeats, for ever.
+    async fn beat(self, lenders: Arc<Lenders>) {
+        let mut turns = tokio::time::interval(lenders.every());
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            turns.tick().await;
+            let now = Clock::instant();
+            for some in lenders.due(now).chunks(BEATS_AT_ONCE) {
+                let mut beats = JoinSet::new();
+                for dependency in some {
+                    let (lanes, lenders, dependency) = (self.clone(), Arc::clone(&lenders), dependency.clone());
+                    beats.spawn(async move {
+                        let deadline = Clock::instant() + lenders.every();
+                        match lanes.ask(&dependency, Work::Beat, deadline).await {
+                            Ok(_) => {}
+                            Err(StoreError::UnknownDependency(_)) => lenders.forget(&dependency),
+                            Err(error) => tracing::debug!(%dependency, %error, "no heartbeat"),
+                        }
+                    });
+                }
+                while beats.join_next().await.is_some() {}
+            }
+        }
+    }
+}
+
+// === impl RedisStore ===
+
+impl RedisStore {
+    /// Starts lanes and contact. `sharers` is told how many replicas there are.
+    pub async fn start(redis: Arc<Redis>, policies: Arc<Policies>, sharers: Arc<Sharers>) -> Self {
+        let census = Arc::new(Census::new(UNNAMED_MAX));
+        let limits = policies.snapshot().set().timing().limits;
+        let every = Duration::from_millis(u64::try_from(limits.heartbeat_ms).unwrap_or(1).max(1));
+        let lenders = Arc::new(Lenders::new(redis.clock().clone(), every));
+        let contact = Contact::new(Arc::clone(&redis), sharers, Arc::clone(&census));
+        contact.once().await;
+        let mut tasks = vec![tokio::spawn(contact.run()).abort_handle()];
+        let queues: Vec<Arc<Queue>> =
+            (0..redis.config().lanes).map(|_| Arc::new(Queue::new(redis.config().queue_per_lane))).collect();
+        for queue in &queues {
+            let book = Book::new(Arc::clone(&census), redis.keys().clone(), Clock::instant());
+            let lane =
+                Lane::new(Arc::clone(&redis), Arc::clone(&policies), Arc::clone(queue), Arc::clone(&lenders), book);
+            tasks.push(tokio::spawn(lane.run()).abort_handle());
+        }
+        let lanes = Lanes { redis: Arc::clone(&redis), queues: queues.into() };
+        tasks.push(tokio::spawn(lanes.clone().beat(lenders)).abort_handle());
+        Self { redis, lanes, tasks, known: Mutex::new(None) }
+    }
+
+    /// The connections, health and counters behind this store.
+    #[must_use]
+    pub const fn redis(&self) -> &Arc<Redis> {
+        &self.redis
+    }
+
     async fn ask_view(&self, dependency: &DependencyId) -> Result<Option<View>, Failure> {
         let mut link = self.redis.side_link().await?;
-        let (key, now_ms) = (self.redis.keys().dependency(dependency).ledger(), self.redis.injected_now());
+        let (keys, now_ms) = (self.redis.keys().dependency(dependency), self.redis.injected_now());
+        let [lending, ..] = keys.of_lending();
         let reply = link
-            .script(&scripts::VIEW, |call| {
-                call.arg(&key).arg(&now_ms);
+            .script_with_keys(&scripts::VIEW, 2, |call| {
+                call.arg(keys.ledger()).arg(&lending).arg(&now_ms);
             })
             .await?;
         codec::read_view(reply).map_err(Failure::unexpected_reply)
+    }
+
+    async fn ask_holders(
+        &self,
+        dependency: &DependencyId,
+        after: Option<&HolderId>,
+        limit: usize,
+    ) -> Result<Vec<HolderView>, Failure> {
+        let mut link = self.redis.side_link().await?;
+        let (keys, now_ms) = (self.redis.keys().dependency(dependency), self.redis.injected_now());
+        let [lending, holders, ..] = keys.of_lending();
+        let mut command = cmd("HKEYS");
+        command.arg(&holders);
+        let reply = link.command(command).await.map_err(|refusal| match refusal {
+            Refusal::Failure(failure) => failure,
+            Refusal::NoScript => Failure::unexpected_reply("NOSCRIPT to HKEYS"),
+        })?;
+        let items = value::array(reply).map_err(|_| Failure::unexpected_reply("no array of holders"))?;
+        // One of the fields is no name: it is empty.
+        let mut names: Vec<HolderId> =
+            items.iter().filter_map(|item| HolderId::new(&value::text(item)?).ok()).collect();
+        names.sort_unstable();
+        let from = after.map_or(0, |after| names.partition_point(|name| name <= after));
+        let mut listed = Vec::new();
+        let wanted: Vec<&HolderId> = names.iter().skip(from).take(limit).collect();
+        for page in wanted.chunks(HOLDERS_PER_CALL) {
+            let reply = link
+                .script_with_keys(&scripts::HOLDERS, 3, |call| {
+                    call.arg(keys.ledger()).arg(&lending).arg(&holders).arg(&now_ms).arg("");
+                    for name in page {
+                        call.arg(name.as_str());
+                    }
+                })
+                .await?;
+            listed.extend(codec::read_holders(reply).map_err(Failure::unexpected_reply)?);
+        }
+        Ok(listed)
     }
 
     async fn ask_known(&self) -> Result<Arc<[DependencyId]>, Failure> {
@@ -147,28 +262,9 @@ impl RedisStore {
 
 impl Store for RedisStore {
     async fn step(&self, dependency: &DependencyId, step: Step, deadline: Instant) -> Result<Answered, StoreError> {
-        self.redis.admit()?;
-        let now = Clock::instant();
-        if deadline <= now {
-            return Err(StoreError::DeadlinePassed);
-        }
-        let Some(queue) = self.queue_of(dependency) else { return Err(StoreError::Overloaded) };
-        let (waiting, mut caller) = Waiting::new(step, now, deadline);
-        let metrics = self.redis.metrics();
-        // Counted first: its lane may be done with it before this task goes on.
-        metrics.queue_depth.fetch_add(1, Relaxed);
-        queue.push(dependency, waiting).inspect_err(|error| {
-            metrics.queue_depth.fetch_sub(1, Relaxed);
-            if matches!(error, StoreError::Overloaded) {
-                metrics.overloaded.fetch_add(1, Relaxed);
-            }
-        })?;
-        match timeout_at(deadline.into(), &mut caller.reply).await {
-            Ok(Ok(Err(error))) if Clock::instant() >= deadline => Err(error.too_late()),
-            Ok(Ok(outcome)) => outcome,
-            Ok(Err(_)) => Err(StoreError::Lost("the lane has ended".to_owned())),
-            Err(_) if caller.withdraw() => Err(StoreError::DeadlinePassed),
-            Err(_) => Err(StoreError::Late),
+        match self.lanes.ask(dependency, Work::Step(step), deadline).await? {
+            Done::Step(answered) => Ok(answered),
+            other @ (Done::Sync(_) | Done::Revoked(_) | Done::Beaten) => Err(unasked(&other)),
         }
     }
 
@@ -200,27 +296,38 @@ impl Store for RedisStore {
         Ok(names.iter().skip(from).take(limit).cloned().collect())
     }
 
-    // The scripts know no leases yet: whatever a policy permits, holders are told to use Reserve.
-
-    async fn sync(&self, dependency: &DependencyId, _: SyncAsk, _: Instant) -> Result<Synced, StoreError> {
-        let resolved = self.policies.snapshot().resolve(dependency).map_err(StoreError::UnknownDependency)?;
-        let answer = SyncAnswer::NotLeased(NotLeased::NotPermitted);
-        Ok(Synced { answer, version: resolved.version, epoch: Epoch::default(), holders: 0 })
+    async fn sync(&self, dependency: &DependencyId, ask: SyncAsk, deadline: Instant) -> Result<Synced, StoreError> {
+        match self.lanes.ask(dependency, Work::Sync(Box::new(ask)), deadline).await? {
+            Done::Sync(synced) => Ok(*synced),
+            other @ (Done::Step(_) | Done::Revoked(_) | Done::Beaten) => Err(unasked(&other)),
+        }
     }
 
     async fn list_holders(
         &self,
-        _: &DependencyId,
-        _: Option<&HolderId>,
-        _: usize,
-        _: Instant,
+        dependency: &DependencyId,
+        after: Option<&HolderId>,
+        limit: usize,
+        deadline: Instant,
     ) -> Result<Vec<HolderView>, StoreError> {
-        Ok(Vec::new())
+        self.read(deadline, self.ask_holders(dependency, after, limit)).await
     }
 
-    async fn revoke(&self, _: &DependencyId, _: &HolderId, _: Instant) -> Result<bool, StoreError> {
-        Ok(false)
+    async fn revoke(
+        &self,
+        dependency: &DependencyId,
+        holder: &HolderId,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
+        match self.lanes.ask(dependency, Work::Revoke(holder.clone()), deadline).await? {
+            Done::Revoked(known) => Ok(known),
+            other @ (Done::Step(_) | Done::Sync(_) | Done::Beaten) => Err(unasked(&other)),
+        }
     }
+}
+
+fn unasked(done: &Done) -> StoreError {
+    StoreError::Corrupt(format!("an answer to something else: {done:?}"))
 }
 
 impl fmt::Debug for RedisStore {

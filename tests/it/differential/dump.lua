@@ -11,6 +11,7 @@ local stored = redis.call('GET', KEYS[1])
 if not stored then
   return { 'absent' }
 end
+local marked = (#stored - HEAD_BYTES - NUMBERS_BYTES) % (UNIT_BYTES + UNIT_NUMBERS_BYTES) == 1
 local l = { struct.unpack(HEAD_FORMAT, stored) }
 line('version %.0f %.0f', l[L_NUMBER], l[L_ID])
 line('time %.0f %.0f', l[L_CLOCK], l[L_NOW])
@@ -61,7 +62,8 @@ end
 if queued ~= l[L_QUEUED] or redis.call('ZCARD', KEYS[5]) ~= queued then
   line('queue of %.0f says %.0f and has %.0f due', queued, l[L_QUEUED], redis.call('ZCARD', KEYS[5]))
 end
-for i = 6, #KEYS do
+local last = #KEYS - 4
+for i = 6, last do
   local packed = redis.call('GET', KEYS[i])
   if packed then
     local expires, keep, used, open, until_ms, last, terminal, earned, fingerprint, has_ref, ref =
@@ -71,5 +73,99 @@ for i = 6, #KEYS do
         open, until_ms, last, terminal, earned, has_ref == 1 and hex(ref) or '-')
     end
   end
+end
+
+-- Lending.
+local K_LENDING = last + 1
+load_lending(KEYS[K_LENDING])
+if marked ~= (lending ~= nil) then
+  line('marked %s, lending %s', tostring(marked), tostring(lending ~= nil))
+end
+if not lending then
+  return lines
+end
+local function amounts(a)
+  local text, units = string.format('%.0f/%.0f/%.0f/%.0f', a[1], a[2], a[3], a[4]), {}
+  for i = 5, #a, 3 do
+    if a[i + 1] ~= 0 or a[i + 2] ~= 0 then
+      units[#units + 1] = { a[i], string.format('/%.0f:%.0f:%.0f', a[i], a[i + 1], a[i + 2]) }
+    end
+  end
+  table.sort(units, function(x, y) return x[1] < y[1] end)
+  for _, unit in ipairs(units) do
+    text = text .. unit[2]
+  end
+  return text
+end
+local function asked(list, from)
+  local all = {}
+  for i = from, #list, 2 do
+    all[#all + 1] = string.format('(UnitId(%.0f), %.0f)', list[i], list[i + 1])
+  end
+  return '[' .. table.concat(all, ', ') .. ']'
+end
+line('lease epoch %.0f %.0f identity %.0f generation %.0f dead %.0f lost %d wait %.0f quarantine %.0f debt %.0f', lending.number,
+  lending.id, lending.identity, lending.generation, lending.dead, lending.lost and 1 or 0, lending.wait, lending.quarantine,
+  lending.debt)
+line('lease charged %s proved %s', amounts(lending.charged), amounts(lending.proved))
+local sums, weight, demand = redis.call('HGET', KEYS[K_LENDING + 1], ''), 0, 0
+local buckets = {}
+if sums then
+  local count, p
+  weight, demand, count, p = struct.unpack(SHARES_FORMAT, sums)
+  for i = 1, count do
+    local at, weights, demands
+    at, weights, demands, p = struct.unpack(SHARES_BUCKET_FORMAT, sums, p)
+    buckets[i] = string.format('(%.0f, (%.0f, %.0f))', at, weights, demands)
+  end
+end
+line('lease shares %.0f %.0f [%s]', weight, demand, table.concat(buckets, ', '))
+local proofs = redis.call('SMEMBERS', KEYS[K_LENDING + 3])
+for _, proof in ipairs(proofs) do
+  line('lease proof %s', hex(proof))
+end
+for _, b in ipairs(lending.beats) do
+  line('lease beat %.0f %.0f %.0f', b[1], b[2], b[3])
+end
+local all, holders = redis.call('HGETALL', KEYS[K_LENDING + 1]), 0
+for i = 1, #all, 2 do
+  local holder = all[i]
+  if holder ~= '' then
+    holders = holders + 1
+    local r = unpack_record(all[i + 1])
+    local due = redis.call('ZSCORE', KEYS[K_LENDING + 2], holder)
+    if tonumber(due) ~= r.due then
+      line('due of %s says %s', holder, tostring(due))
+    end
+    line('lease holder %s %.0f %.0f %.0f %.0f %.0f %s', holder, r.weight, r.demand, r.share, r.idle, r.revoked,
+      r.due and string.format('Some(%.0f)', r.due) or 'None')
+    for _, life in ipairs(r.lives) do
+      local counters = {}
+      for j = 1, 10 do
+        counters[j] = string.format('%.0f', life.usage[j])
+      end
+      line('lease life %s %s %.0f %.0f %.0f slots %.0f %.0f %.0f charge %s usage [%s] %s measured %.0f %.0f %s', holder,
+        hex(life.incarnation), life.sequence, life.nonce, life.answered, life.slots, life.linger,
+        life.linger > 0 and life.linger_until or 0, amounts(life.charge), table.concat(counters, ', '),
+        asked(life.usage, REPORT_UNITS), life.measured_ms, life.measured[1], asked(life.measured, 2))
+      for _, g in ipairs(life.grants) do
+        local curve = {}
+        for j = 1, #g.curve, 2 do
+          curve[#curve + 1] = string.format('(%.0f, %.0f)', g.curve[j], g.curve[j + 1])
+        end
+        line('lease grant %s %s %.0f %.0f value %s moved %s curve [%s] ttl %.0f', holder, hex(life.incarnation), g.generation,
+          g.granted, amounts(g.value), amounts(g.moved), table.concat(curve, ', '), g.ttl)
+      end
+    end
+  end
+end
+-- What lending says of its other keys must be what is there.
+if holders ~= lending.holders or redis.call('ZCARD', KEYS[K_LENDING + 2]) ~= holders or #proofs ~= lending.proofs then
+  line('%d holders, %d due, %d proofs, but %d and %d said', holders, redis.call('ZCARD', KEYS[K_LENDING + 2]), #proofs,
+    lending.holders, lending.proofs)
+end
+local first = redis.call('ZRANGE', KEYS[K_LENDING + 2], 0, 0, 'WITHSCORES')[2]
+if first and tonumber(first) < lending.next_due then
+  line('due at %s, but next due %.0f', first, lending.next_due)
 end
 return lines

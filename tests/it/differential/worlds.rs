@@ -5,7 +5,8 @@ use budget::{
         Attempt, Cause, Cost, Extend, OperationAsk, Outcome, Priority, Release, Reserve, Sent, Step, TerminalState, Use,
     },
     ids::{Fingerprint, OperationId, ReservationId, UnitId},
-    policy::{EarnOn, Limit, Mode, Numbers, Policy, Spec, UnitLimit},
+    lease::Timing,
+    policy::{CurveStep, EarnOn, Lease, Limit, Mode, Numbers, Policy, Spec, UnitLimit},
     units::{PPM, Rate},
 };
 use budget_tests::rng::Rng;
@@ -32,12 +33,12 @@ impl Source {
         self.rng.below(100) < percent
     }
 
-    fn pick<T: Clone>(&mut self, of: &[T]) -> T {
+    pub(super) fn pick<T: Clone>(&mut self, of: &[T]) -> T {
         let at = usize::try_from(self.rng.below(of.len() as u64)).expect("an index");
         of[at].clone()
     }
 
-    fn between(&mut self, low: i64, high: i64) -> i64 {
+    pub(super) fn between(&mut self, low: i64, high: i64) -> i64 {
         low + i64::try_from(self.rng.below(u64::try_from(high - low + 1).expect("a range"))).expect("a number")
     }
 
@@ -48,6 +49,60 @@ impl Source {
             let (retries_off, named) = (self.chance(7), self.chance(50));
             if let Ok(policy) = Policy::new(spec) {
                 return policy.numbers(retries_off, named);
+            }
+        }
+    }
+
+    /// A valid policy with or without leases, its quotas mostly large enough to be shared, and time limits of all kinds.
+    pub(super) fn leased_numbers(&mut self) -> Numbers {
+        loop {
+            let mut spec = if self.chance(8) { self.extreme_spec() } else { self.ordinary_spec() };
+            if self.chance(85) {
+                let more = self.pick(&[1, 5, 20, 100]);
+                if let Some(limit) = &mut spec.admission {
+                    limit.burst_tokens *= more;
+                }
+                for unit in &mut spec.units {
+                    unit.limit.burst_tokens *= more;
+                }
+                spec.retry_burst_tokens *= more;
+                spec.max_in_flight = spec.max_in_flight.map(|most| most * u32::try_from(more).expect("small"));
+            }
+            let step = |part_ppm, duration_ms| CurveStep { part_ppm, duration_ms };
+            let curves = [
+                vec![step(PPM, 20_000), step(PPM / 2, 100_000)],
+                vec![step(PPM, 2_000), step(600_000, 3_000), step(1, 1_000)],
+                vec![step(PPM, 6_000)],
+                vec![step(333_333, 1), step(333_333, 1_500)],
+                (1..=8).map(|i| step(900_000 - i * 100_001, i * 100)).collect(),
+            ];
+            spec.lease = Lease {
+                enabled: self.chance(85),
+                part_ppm: self.pick(&[1, 100_000, 800_000, 800_000, 800_000, PPM]),
+                curve: self.pick(&curves),
+            };
+            let timing = Timing {
+                margin_ms: self.pick(&[1, 300, 3_000]),
+                overlap_ms: self.pick(&[0, 0, 0, 500, 4_000]),
+                step_max_ms: self.pick(&[1, 200, 2_000, 2_000, 60_000]),
+                ..Timing::default()
+            };
+            let (retries_off, named, longer) = (self.chance(5), self.chance(50), self.chance(10));
+            let (ended, wider) = (self.chance(6), self.chance(10));
+            if let Ok(policy) = Policy::new(spec) {
+                let mut numbers = policy.numbers_timed(retries_off, named, &timing);
+                if let Some(terms) = &mut numbers.lease {
+                    if longer {
+                        terms.longest_curve_ms *= 2;
+                    }
+                    if wider {
+                        terms.widest_part_ppm = PPM;
+                    }
+                    if ended {
+                        terms.part_ppm = 0;
+                    }
+                }
+                return numbers;
             }
         }
     }

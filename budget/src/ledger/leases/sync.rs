@@ -1,22 +1,21 @@
-//! Sync: judge a holder's request, count its report, choose its share and grant it.
+//! Sync: judge a holder's request, count its report, grant it what [`grants`](super::grants) says.
 
 use super::{
-    Leases,
+    Leases, PRESENTED_MAX, PROOFS_MAX,
     holders::{Given, Life, Record},
 };
 use crate::{
     guard::{Guard, on},
     lease::{
         Amounts, GRANTS_MAX, Grant, Ground, HOLDERS_MAX, HolderId, INCARNATIONS_MAX, Incarnation, InvalidSync,
-        LeaseName, NEWCOMERS_SHARE, NotLeased, Presented, SHARE_ONE, SyncAnswer, SyncAsk, Usage,
+        LeaseName, NotLeased, Presented, SyncAnswer, SyncAsk, Usage,
     },
-    ledger::{Ledger, bump},
-    policy::Numbers,
-    units::{MICROS_PER_TOKEN, checked_div, div_ceil},
+    ledger::Ledger,
+    units::checked_div,
 };
 
-/// Demand is measured over at least this long.
-const MEASURE_MS_MIN: i64 = 1_000;
+/// Reports, which may be forged, bring no counter further, so that it can go on exactly.
+const REPORTED_MAX: i64 = 1 << 52;
 
 /// A holder as operators see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,17 +104,15 @@ impl Ledger {
         let counters = &mut self.counters;
         let originals = more(now.originals_admitted, then.originals_admitted)
             .saturating_add(more(now.fallback_originals, then.fallback_originals));
-        bump(&mut counters.originals_admitted, originals);
-        bump(
-            &mut counters.retries_admitted,
-            more(now.retries_admitted, then.retries_admitted)
-                .saturating_add(more(now.fallback_retries, then.fallback_retries)),
-        );
-        bump(&mut counters.originals_denied, more(now.originals_denied, then.originals_denied));
-        bump(&mut counters.retries_denied, more(now.retries_denied, then.retries_denied));
-        bump(&mut counters.not_sent, more(now.not_sent, then.not_sent));
-        bump(&mut counters.deposited_micros, more(now.deposited_micros, then.deposited_micros));
-        bump(&mut counters.overuse_micros, more(now.overuse_micros, then.overuse_micros));
+        let retries = more(now.retries_admitted, then.retries_admitted)
+            .saturating_add(more(now.fallback_retries, then.fallback_retries));
+        report(&mut counters.originals_admitted, originals);
+        report(&mut counters.retries_admitted, retries);
+        report(&mut counters.originals_denied, more(now.originals_denied, then.originals_denied));
+        report(&mut counters.retries_denied, more(now.retries_denied, then.retries_denied));
+        report(&mut counters.not_sent, more(now.not_sent, then.not_sent));
+        report(&mut counters.deposited_micros, more(now.deposited_micros, then.deposited_micros));
+        report(&mut counters.overuse_micros, more(now.overuse_micros, then.overuse_micros));
         if !on(Guard::DepositsAreLocal) {
             let earned = originals.saturating_mul(self.numbers.deposit_micros);
             self.retry.deposit(&self.numbers.retry, earned);
@@ -253,7 +250,7 @@ enum Recall {
 }
 
 impl Leases {
-    fn life_mut(&mut self, ask: &SyncAsk) -> Option<&mut Life> {
+    pub(super) fn life_mut(&mut self, ask: &SyncAsk) -> Option<&mut Life> {
         let record = self.holders.get_mut(&ask.holder)?;
         let at = record.life(ask.incarnation)?;
         record.lives.get_mut(at)
@@ -359,20 +356,23 @@ impl Leases {
         let Some(lease) = ask.lease.as_ref().filter(|lease| lease.name.epoch != self.epoch) else { return };
         let margin_ms = self.terms.margin_ms;
         let Some((step, _)) = lease.curve.at(lease.position_ms) else { return };
-        if now_ms >= self.quarantine_until_ms || self.record_of(ask, now_ms).is_none() {
+        let full = self.proofs.len() >= PROOFS_MAX;
+        if now_ms >= self.quarantine_until_ms || full || self.record_of(ask, now_ms).is_none() {
             return;
         }
+        let value =
+            lease.value.zip(&self.charged, |value, charged| value.min(PRESENTED_MAX.saturating_sub(charged).max(0)));
         let first = self.proofs.insert(ask.incarnation);
         if first || !on(Guard::ProofOnce) {
-            let part = if on(Guard::ProofAtPosition) { lease.value.step(step) } else { lease.value.clone() };
-            self.proved = super::sum(&self.proved, &part);
+            let part = if on(Guard::ProofAtPosition) { value.step(step) } else { value.clone() };
+            self.proved = super::sum(&self.proved, &part).map(|proved| proved.min(PRESENTED_MAX));
         }
         if !on(Guard::ChargePresented) || !first {
             return;
         }
         let before = self.holders.get(&ask.holder).map(Record::charge).unwrap_or_default();
         if let Some(life) = self.life_mut(ask) {
-            life.grants.insert(0, given_before(lease, now_ms, permit_ttl_ms));
+            life.grants.insert(0, given_before(lease, value, now_ms, permit_ttl_ms));
             life.charge_again(now_ms, margin_ms, permit_ttl_ms);
         }
         let after = self.holders.get(&ask.holder).map(Record::charge).unwrap_or_default();
@@ -391,175 +391,21 @@ impl Leases {
         self.recharge(&before, &after);
         self.refresh(&ask.holder, now_ms);
     }
+}
 
-    /// The holder's fair share by its demand, in parts of [`SHARE_ONE`].
-    fn choose_share(&mut self, ask: &SyncAsk, now_ms: i64) -> i64 {
-        let permitted = self.whole.leases_permitted();
-        let smallest = smallest_share(&self.leasable(), &self.whole);
-        let quota = self.whole.quota();
-        let Some(life) = self.life_mut(ask) else { return 0 };
-        let elapsed_ms = now_ms.saturating_sub(life.measured_ms);
-        let fresh = life.answered == 0;
-        let mut measured = None;
-        if !fresh && elapsed_ms >= MEASURE_MS_MIN {
-            measured =
-                Some((demand(&quota, &life.measured, &ask.usage, elapsed_ms), ask.usage.asked == life.measured.asked));
-            life.measured = ask.usage.clone();
-            life.measured_ms = now_ms;
-        }
-        let Some(record) = self.holders.get_mut(&ask.holder) else { return 0 };
-        self.shares.remove(record.demand, record.weight);
-        record.weight = ask.weight;
-        let others = self.shares.weight;
-        if let Some((demand, silent)) = measured {
-            let raised = demand.saturating_add(checked_div(demand, 4));
-            record.demand = raised.max(record.demand.saturating_sub(checked_div(record.demand, 4))).min(SHARE_ONE);
-            record.idle = if silent { record.idle.saturating_add(1) } else { 0 };
-            if silent && on(Guard::IdleShrinks) {
-                record.demand = 0;
-            }
-        } else if fresh && record.share == 0 {
-            // Nothing is known of a newcomer: its fair part, at most a quarter.
-            let weight = others.saturating_add(record.weight);
-            let fair = checked_div(SHARE_ONE.saturating_mul(record.weight), weight);
-            record.demand = fair.min(SHARE_ONE / 4);
-        }
-        self.shares.add(record.demand, record.weight);
-        let available = SHARE_ONE.saturating_sub(NEWCOMERS_SHARE);
-        let level = self.shares.level(available);
-        let (wanted, fits) = match level {
-            Some(level) => {
-                let most = level.saturating_mul(record.weight);
-                (record.demand.min(most), smallest <= most)
-            }
-            None => {
-                let spare = checked_div(record.demand.saturating_mul(available), self.shares.demand.max(1));
-                let room = available.saturating_sub(self.shares.demand).saturating_add(record.demand);
-                // What nobody asks for is spread over those who ask, but a guess is not doubled.
-                let most = if fresh { record.demand } else { record.demand.saturating_mul(2) };
-                (most.min(spare), smallest <= room)
-            }
-        };
-        let idle = record.idle > 0 && on(Guard::IdleShrinks);
-        let mut share = match (idle, record.idle) {
-            (true, 1) => smallest.min(record.share),
-            (true, _) => 0,
-            (false, _) if fits => wanted.max(smallest),
-            (false, _) => wanted,
-        };
-        // Small changes are not worth a message, unless there is not enough for all: what one keeps another lacks.
-        let change = share.saturating_sub(record.share).saturating_abs();
-        let matters = level.is_some() && share < record.share;
-        if !idle && !matters && change <= checked_div(record.share, 8) {
-            share = record.share;
-        }
-        if !permitted || smallest > SHARE_ONE || share < smallest || record.revoked_until_ms > now_ms {
-            share = 0;
-        }
-        record.share = share;
-        share
-    }
-
-    /// Rule 3, and what else limits a grant: the other incarnations of the same holder, permits in flight centrally, and
-    /// an admission bucket that is booked ahead and needs its rate.
-    fn clip(&mut self, ask: &SyncAsk, share: i64, in_flight: i64, booked: bool, now_ms: i64) -> Amounts {
-        let leasable = self.leasable();
-        let unknown = if on(Guard::UnknownInGrants) { self.unknown(now_ms) } else { Amounts::default() };
-        let whole_slots = self.whole.quota().slots;
-        let own = self.life_mut(ask).map(|life| life.charge.clone()).unwrap_or_default();
-        let of_holder = self.holders.get(&ask.holder).map(Record::charge).unwrap_or_default();
-        let siblings = super::sum(&of_holder, &Amounts::default()).zip(&own, i64::saturating_sub);
-        let others = self.charged.zip(&own, i64::saturating_sub);
-        let less = |left: i64, taken: i64| left.saturating_sub(taken).max(0);
-        let mut value = leasable.scaled(share, SHARE_ONE);
-        if on(Guard::OneShareById) {
-            value = value.zip(&siblings, less);
-        }
-        if on(Guard::WithinFree) {
-            let mut free = leasable.zip(&others, less).zip(&unknown, less);
-            // Slots that direct callers have in flight are charged already, so that they come free one by one and a later
-            // request finds them; else direct callers would take them again for ever.
-            let slots = value.slots.min(free.slots);
-            let direct_slots = less(less(less(whole_slots, others.slots), unknown.slots), in_flight);
-            free.slots = free.slots.min(direct_slots);
-            let step_ms = self.terms.curve.0.first().map_or(0, |step| step.duration_ms);
-            if slots > free.slots
-                && let Some(life) = self.life_mut(ask)
-            {
-                life.slots_linger = life.slots_linger.max(slots);
-                life.slots_until_ms = life.slots_until_ms.max(now_ms.saturating_add(step_ms));
-            }
-            if booked {
-                free.rate = free.rate.min(own.rate);
-                free.burst = free.burst.min(own.burst);
-            }
-            value = value.zip(&free, i64::min);
-        }
-        if is_too_small(&value, &self.whole) { value.map(|_| 0) } else { value }
-    }
+/// Adds what a holder reports.
+fn report(counter: &mut i64, more: i64) {
+    *counter = counter.saturating_add(more).min(REPORTED_MAX).max(*counter);
 }
 
 /// A presented lease of an earlier epoch as a grant, charged from its position on.
-fn given_before(lease: &Presented, now_ms: i64, permit_ttl_ms: i64) -> Given {
+fn given_before(lease: &Presented, value: Amounts, now_ms: i64, permit_ttl_ms: i64) -> Given {
     Given {
         generation: 0,
         granted_ms: now_ms.saturating_sub(lease.position_ms),
-        value: lease.value.clone(),
+        value,
         moved: Amounts::default(),
         curve: lease.curve.clone(),
         permit_ttl_ms,
     }
-}
-
-/// The bursts of which a lease must hold a whole token (or slot) to be of use, quota and part.
-fn needed<'a>(amounts: &'a Amounts, numbers: &'a Numbers) -> impl Iterator<Item = (i64, i64)> + 'a {
-    let admission = numbers.admission.is_some().then_some((amounts.burst, MICROS_PER_TOKEN));
-    let retry = (numbers.retry.burst > 0).then_some((amounts.retry_burst, MICROS_PER_TOKEN));
-    let slots = numbers.slots_limited.then_some((amounts.slots, 1));
-    let units = amounts.units.iter().map(|unit| (unit.burst, MICROS_PER_TOKEN));
-    admission.into_iter().chain(retry).chain(slots).chain(units)
-}
-
-fn is_too_small(value: &Amounts, numbers: &Numbers) -> bool {
-    needed(value, numbers).any(|(held, least)| held < least) || (numbers.admission.is_some() && value.rate == 0)
-}
-
-/// The smallest share that is of use; above [`SHARE_ONE`] if there is none.
-fn smallest_share(leasable: &Amounts, numbers: &Numbers) -> i64 {
-    needed(leasable, numbers)
-        .map(
-            |(whole, least)| {
-                if whole < least {
-                    SHARE_ONE.saturating_add(1)
-                } else {
-                    div_ceil(least.saturating_mul(SHARE_ONE), whole)
-                }
-            },
-        )
-        .max()
-        .unwrap_or(1)
-        .max(1)
-}
-
-/// The largest part of a quota that was asked for per second, in parts of [`SHARE_ONE`].
-fn demand(quota: &Amounts, before: &Usage, now: &Usage, elapsed_ms: i64) -> i64 {
-    let part = |asked_micros: i64, rate: i64| {
-        if rate == 0 {
-            return 0;
-        }
-        // Below 2^53 throughout: 10^9 tokens, 4·10^12 micro-tokens per second.
-        let per_ms = checked_div(asked_micros, elapsed_ms).min(checked_div(rate, 1_000).saturating_add(1));
-        let per_second = per_ms.saturating_mul(1_000).min(rate);
-        let unit = div_ceil(rate, 100_000_000);
-        checked_div(checked_div(per_second, unit).saturating_mul(SHARE_ONE), checked_div(rate, unit).max(1))
-    };
-    let more = |now: i64, then: i64| now.saturating_sub(then).clamp(0, 1_000_000_000);
-    let attempts = more(now.asked, before.asked).saturating_mul(MICROS_PER_TOKEN);
-    let admission = if quota.rate > 0 { part(attempts, quota.rate) } else { SHARE_ONE / 16 };
-    let units = now.units_asked.iter().map(|(unit, asked)| {
-        let then = before.units_asked.iter().find(|(id, _)| id == unit).map_or(0, |(_, asked)| *asked);
-        let asked = asked.saturating_sub(then).clamp(0, crate::units::BURST_MICROS_MAX);
-        part(asked, quota.unit(*unit).map_or(0, |unit| unit.rate))
-    });
-    units.fold(admission, i64::max).min(SHARE_ONE)
 }

@@ -52,7 +52,7 @@ pub(super) struct Book {
     keys: Keys,
     entries: HashMap<DependencyId, Entry>,
     /// Packed numbers of the present policies, by the address of what they were packed from.
-    packed: HashMap<usize, (Arc<Numbers>, Arc<[u8]>)>,
+    packed: HashMap<usize, (Arc<Numbers>, Packed)>,
     packed_version: PolicyVersion,
     swept: Instant,
 }
@@ -62,9 +62,18 @@ pub(super) struct Book {
 pub(super) struct Entry {
     pub(super) resolved: Arc<Resolved>,
     pub(super) numbers: Arc<[u8]>,
+    /// What the policy says of leases.
+    pub(super) terms: Arc<[u8]>,
     pub(super) keys: DependencyKeys,
     used: Instant,
     indexed: Instant,
+}
+
+/// Numbers and terms as scripts receive them.
+#[derive(Clone, Debug)]
+struct Packed {
+    numbers: Arc<[u8]>,
+    terms: Arc<[u8]>,
 }
 
 // === impl Census ===
@@ -173,8 +182,10 @@ impl Book {
         if known.is_none() {
             self.census.wait_for_index(dependency.clone());
         }
+        let Packed { numbers, terms } = self.pack(&resolved);
         let entry = Entry {
-            numbers: self.pack(&resolved),
+            numbers,
+            terms,
             keys: self.keys.dependency(dependency),
             resolved,
             used: now,
@@ -195,15 +206,18 @@ impl Book {
         }
     }
 
-    fn pack(&mut self, resolved: &Resolved) -> Arc<[u8]> {
+    fn pack(&mut self, resolved: &Resolved) -> Packed {
         if self.packed_version != resolved.version {
             self.packed.clear();
             self.packed_version = resolved.version;
         }
         let address = Arc::as_ptr(&resolved.numbers).addr();
-        let pack = || (Arc::clone(&resolved.numbers), codec::pack_numbers(&resolved.numbers).into());
+        let pack = || {
+            let numbers = codec::pack_numbers(&resolved.numbers).into();
+            (Arc::clone(&resolved.numbers), Packed { numbers, terms: codec::pack_terms(&resolved.numbers).into() })
+        };
         let (_, packed) = self.packed.entry(address).or_insert_with(pack);
-        Arc::clone(packed)
+        packed.clone()
     }
 
     /// Forgets what has been idle for so long that its state is gone, unless that was done less than `every` ago.

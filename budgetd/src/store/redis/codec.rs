@@ -5,14 +5,14 @@
 //! what a script's doubles hold exactly. A reply is judged completely; one that no script of ours gives is an error,
 //! never a panic or a guess.
 
-use std::{collections::HashMap, vec};
+mod items;
+mod lease;
+
+use std::collections::HashMap;
 
 use budget::{
-    decision::{
-        Admitted, Answer, Attempt, Cause, Denied, DenyReason, ExtendResult, Invalid, OperationState, Outcome, Release,
-        ReleaseResult, Reserve, Step, TerminalState, Use,
-    },
-    ids::{OperationId, PolicyVersion, RESULT_REF_BYTES_MAX, ReservationId, UnitId},
+    decision::{Admitted, Answer, Attempt, Cause, Release, Reserve, Step, TerminalState, Use},
+    ids::{OperationId, PolicyVersion, ReservationId, UnitId},
     ledger::{Counters, View},
     policy::{BucketNumbers, Numbers},
     units::EXACT_MAX,
@@ -21,9 +21,11 @@ use deadpool_redis::redis::{Cmd, Value};
 
 use super::{
     keys::DependencyKeys,
-    scripts::{APPLY, By},
-    value,
+    scripts::{APPLY, By, Script},
 };
+use items::Items;
+pub(super) use lease::read_holders;
+pub use lease::{Also, AlsoAnswer, Lend, LendReply, Lent, pack_terms, read_lend_reply};
 
 /// Most steps of one call.
 pub const STEPS_MAX: usize = 256;
@@ -33,6 +35,8 @@ const KEYS_BEFORE_OPERATIONS: usize = 5;
 const RESERVE: u8 = 1;
 const RELEASE: u8 = 2;
 const EXTEND: u8 = 3;
+/// Status of a call for a ledger that lends.
+const LENDS: i64 = 3;
 
 /// A call of `apply.lua` but for its steps.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +70,8 @@ pub enum Reply {
         /// The ledger's.
         version: PolicyVersion,
     },
+    /// Nothing was done: the ledger lends, so [`Lend`] is to be used.
+    Lends,
 }
 
 /// What is wrong with a reply.
@@ -99,17 +105,32 @@ impl Apply<'_> {
     /// it has waited, which is taken from its time left.
     #[must_use]
     pub fn command<'s>(&self, by: By, steps: impl ExactSizeIterator<Item = (&'s Step, i64)> + Clone) -> Cmd {
+        self.command_of(&APPLY, by, steps, &[])
+    }
+
+    /// The same of a script that takes more keys behind those of the operations.
+    fn command_of<'s>(
+        &self,
+        script: &Script,
+        by: By,
+        steps: impl ExactSizeIterator<Item = (&'s Step, i64)> + Clone,
+        more_keys: &[String],
+    ) -> Cmd {
         let mut packing = Packing { bytes: Vec::with_capacity(40 * steps.len()), ..Packing::default() };
         for (step, waited_ms) in steps.clone() {
             packing.step(step, waited_ms);
         }
         let keys = self.keys.of_every_batch();
-        let mut command = APPLY.call(by, keys.len().saturating_add(packing.operations.len()));
+        let operations = packing.operations.len();
+        let mut command = script.call(by, keys.len().saturating_add(operations).saturating_add(more_keys.len()));
         for key in &keys {
             command.arg(key);
         }
         for operation in &packing.operations {
             command.arg(self.keys.operation(operation));
+        }
+        for key in more_keys {
+            command.arg(key);
         }
         command.arg(self.now_ms).arg(self.version.number).arg(self.version.id).arg(u8::from(self.force));
         command.arg(self.numbers).arg(packing.bytes);
@@ -280,23 +301,15 @@ pub fn read_reply<'a>(
     numbers: &Numbers,
     steps: impl Iterator<Item = &'a Step>,
 ) -> Result<Reply, Unexpected> {
+    if reply == Value::Array(vec![Value::Int(LENDS)]) {
+        return Ok(Reply::Lends);
+    }
     let reply = if let Value::Int(_) = reply { Value::Array(vec![Value::Int(0), reply]) } else { reply };
     let mut items = Items::of(reply)?;
-    let (version, shadow, defaults) = match items.within("status", 0, 2)? {
-        0 => {
-            let defaults = Defaults { permit_ttl_ms: numbers.permit_ttl_ms, max_attempts: numbers.max_attempts };
-            (version, numbers.shadow, defaults)
-        }
-        1 => {
-            let version = items.version()?;
-            items.end()?;
-            return Ok(Reply::Stale { version });
-        }
-        _ => {
-            let (version, shadow) = (items.version()?, items.flag("shadow")?);
-            let permit_ttl_ms = items.amount("default permit_ttl")?;
-            (version, shadow, Defaults { permit_ttl_ms, max_attempts: items.amount("default attempts")? })
-        }
+    let Some((version, shadow, defaults)) = items.status(version, numbers)? else {
+        let version = items.version()?;
+        items.end()?;
+        return Ok(Reply::Stale { version });
     };
     let answers = steps.map(|step| items.answer(step, defaults)).collect::<Result<_, _>>()?;
     items.end()?;
@@ -327,7 +340,7 @@ impl Defaults {
 ///
 /// # Errors
 /// If it is not one the script gives.
-pub(super) fn read_view(reply: Value) -> Result<Option<View>, Unexpected> {
+pub fn read_view(reply: Value) -> Result<Option<View>, Unexpected> {
     let mut items = Items::of(reply)?;
     if !items.flag("whether there is a ledger")? {
         items.end()?;
@@ -343,6 +356,7 @@ pub(super) fn read_view(reply: Value) -> Result<Option<View>, Unexpected> {
     for counter in &mut counters {
         *counter = items.amount("a counter")?;
     }
+    let lending = if items.flag("whether it lends")? { Some(Box::new(items.lending()?)) } else { None };
     let mut units = Vec::with_capacity(items.left() / 2);
     while items.left() > 0 {
         units.push((UnitId::from_raw(items.int("unit")?), items.balance("unit's balance")?));
@@ -355,139 +369,8 @@ pub(super) fn read_view(reply: Value) -> Result<Option<View>, Unexpected> {
         units,
         in_flight,
         counters: Counters::from_list(counters),
-        lending: None,
+        lending,
     }))
-}
-
-/// The items of a flat reply, one after the other.
-struct Items(vec::IntoIter<Value>);
-
-impl Items {
-    fn of(reply: Value) -> Result<Self, Unexpected> {
-        match value::array(reply) {
-            Ok(items) => Ok(Self(items.into_iter())),
-            Err(other) => Err(Unexpected::NotAnArray(value::type_name(&other))),
-        }
-    }
-
-    fn left(&self) -> usize {
-        self.0.len()
-    }
-
-    fn end(&self) -> Result<(), Unexpected> {
-        match self.left() {
-            0 => Ok(()),
-            more => Err(Unexpected::TooLong(more)),
-        }
-    }
-
-    fn int(&mut self, what: &'static str) -> Result<i64, Unexpected> {
-        let item = self.0.next().ok_or(Unexpected::Ends(what))?;
-        let Value::Int(value) = item else {
-            let found = value::type_name(&item).to_owned();
-            return Err(Unexpected::Field { what, found, rule: "an integer" });
-        };
-        Ok(value)
-    }
-
-    fn bytes(&mut self, what: &'static str, max: usize) -> Result<Vec<u8>, Unexpected> {
-        let item = self.0.next().ok_or(Unexpected::Ends(what))?;
-        let Value::BulkString(bytes) = item else {
-            let found = value::type_name(&item).to_owned();
-            return Err(Unexpected::Field { what, found, rule: "a string" });
-        };
-        if bytes.len() > max {
-            let found = format!("{} bytes", bytes.len());
-            return Err(Unexpected::Field { what, found, rule: "shorter" });
-        }
-        Ok(bytes)
-    }
-
-    fn within(&mut self, what: &'static str, min: i64, max: i64) -> Result<i64, Unexpected> {
-        self.code(what, |code| Some(code).filter(|code| (min..=max).contains(code)))
-    }
-
-    fn flag(&mut self, what: &'static str) -> Result<bool, Unexpected> {
-        Ok(self.within(what, 0, 1)? == 1)
-    }
-
-    /// Never negative, and exact in a script.
-    fn amount(&mut self, what: &'static str) -> Result<i64, Unexpected> {
-        self.within(what, 0, EXACT_MAX)
-    }
-
-    fn balance(&mut self, what: &'static str) -> Result<i64, Unexpected> {
-        self.within(what, -EXACT_MAX, EXACT_MAX)
-    }
-
-    fn code<T>(&mut self, what: &'static str, from: impl Fn(i64) -> Option<T>) -> Result<T, Unexpected> {
-        let code = self.int(what)?;
-        from(code).ok_or_else(|| Unexpected::Field { what, found: code.to_string(), rule: "a known value" })
-    }
-
-    /// 0 stands for none.
-    fn maybe_code<T>(&mut self, what: &'static str, from: impl Fn(i64) -> Option<T>) -> Result<Option<T>, Unexpected> {
-        self.code(what, |code| if code == 0 { Some(None) } else { from(code).map(Some) })
-    }
-
-    fn version(&mut self) -> Result<PolicyVersion, Unexpected> {
-        Ok(PolicyVersion { number: self.amount("version number")?, id: self.amount("version id")? })
-    }
-
-    fn answer(&mut self, step: &Step, defaults: Defaults) -> Result<Answer, Unexpected> {
-        let what = "answer";
-        let kind = self.int(what)?;
-        Ok(match (step, kind) {
-            (Step::Reserve(ask), 0) => Answer::Admitted(defaults.admitted(ask.attempt)),
-            (Step::Reserve(ask), 1) => Answer::Admitted(Admitted {
-                start_after_ms: self.amount("start_after")?,
-                permit_ttl_ms: self.amount("permit_ttl")?,
-                replayed: self.flag("replayed")?,
-                would_be_denied: self.maybe_code("would-be reason", DenyReason::from_code)?,
-                ..defaults.admitted(ask.attempt)
-            }),
-            (Step::Reserve(_), 2) => Answer::Denied(self.denied()?),
-            (Step::Reserve(_), 3) => Answer::Denied(self.denied_by_operation()?),
-            (Step::Release(_), 11) => Answer::Released(ReleaseResult::Applied),
-            (Step::Release(_), 12) => Answer::Released(ReleaseResult::AlreadyReleased),
-            (Step::Release(_), 13) => Answer::Released(ReleaseResult::Expired),
-            (Step::Release(_), 14) => Answer::Released(ReleaseResult::Unknown),
-            (Step::Extend(_), 21) => Answer::Extended(ExtendResult::Extended(self.amount("extended permit_ttl")?)),
-            (Step::Extend(_), 22) => Answer::Extended(ExtendResult::AlreadyReleased),
-            (Step::Extend(_), 23) => Answer::Extended(ExtendResult::Expired),
-            (Step::Extend(_), 24) => Answer::Extended(ExtendResult::Unknown),
-            (Step::Reserve(_), 31) => {
-                Answer::Invalid(Invalid::UnknownUnit(UnitId::from_raw(self.amount("unknown unit")?)))
-            }
-            (Step::Reserve(_), 32) => Answer::Invalid(Invalid::ExpiresInTooLong),
-            (Step::Reserve(_) | Step::Release(_), 33) => Answer::Invalid(Invalid::OperationMismatch),
-            (Step::Reserve(_) | Step::Release(_) | Step::Extend(_), _) => {
-                return Err(Unexpected::Field { what, found: kind.to_string(), rule: "one to this step" });
-            }
-        })
-    }
-
-    fn denied(&mut self) -> Result<Denied, Unexpected> {
-        Ok(Denied {
-            reason: self.code("reason", DenyReason::from_code)?,
-            unit: self.maybe_code("unit", |raw| Some(UnitId::from_raw(raw)).filter(|_| raw > 0))?,
-            retry_after_ms: Some(self.within("retry_after", -1, i64::MAX)?).filter(|ms| *ms >= 0),
-            impossible: self.flag("impossible")?,
-            operation: None,
-        })
-    }
-
-    fn denied_by_operation(&mut self) -> Result<Denied, Unexpected> {
-        let reason = self.code("reason", DenyReason::from_code)?;
-        let attempts_used = self.amount("attempts used")?;
-        let last_outcome = self.maybe_code("last outcome", Outcome::from_code)?;
-        let terminal = self.maybe_code("terminal state", TerminalState::from_code)?;
-        let has_reference = self.flag("whether there is a result reference")?;
-        let reference = self.bytes("result reference", RESULT_REF_BYTES_MAX)?;
-        let result_ref = has_reference.then(|| reference.into_boxed_slice());
-        let state = OperationState { attempts_used, last_outcome, terminal, result_ref };
-        Ok(Denied { operation: Some(Box::new(state)), ..Denied::because(reason) })
-    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,9 @@
 //! | `P:{tag}:s` | ledger (string) |
 //! | `P:{tag}:a`, `P:{tag}:b` | the two generations of reservations (hashes) |
 //! | `P:{tag}:l`, `P:{tag}:z` | long reservations (hash) and when they are due (sorted set) |
+//! | `P:{tag}:e` | how a ledger that lends stands: epoch, sums of charges (string) |
+//! | `P:{tag}:h`, `P:{tag}:d` | its holders (hash) and when the charge of each changes (sorted set) |
+//! | `P:{tag}:p` | incarnations that have proved a lease of an earlier epoch (set) |
 //! | `P:{tag}:o:<operation id>` | a tracked operation (string) |
 //! | `P:policies` | all policies of the namespace (hash) |
 //! | `P:known` | names of known dependencies by last use (sorted set) |
@@ -120,6 +123,12 @@ impl DependencyKeys {
         ["s", "a", "b", "l", "z"].map(|part| self.with(part))
     }
 
+    /// What a ledger that lends has beside: lending, holders, when their charges change, proofs.
+    #[must_use]
+    pub fn of_lending(&self) -> [String; 4] {
+        ["e", "h", "d", "p"].map(|part| self.with(part))
+    }
+
     /// One tracked operation.
     #[must_use]
     pub fn operation(&self, id: &OperationId) -> String {
@@ -155,7 +164,7 @@ mod tests {
     fn keys_of(prefix: &str, name: &str) -> Vec<String> {
         let keys = Keys::new(prefix).unwrap().dependency(&DependencyId::new(name).unwrap());
         let operations = ["a", "}:s", "{b}", "s", "o:1"].map(|id| keys.operation(&OperationId::new(id).unwrap()));
-        keys.of_every_batch().into_iter().chain(operations).collect()
+        keys.of_every_batch().into_iter().chain(keys.of_lending()).chain(operations).collect()
     }
 
     fn odd_names() -> Vec<String> {

@@ -16,13 +16,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use budget::ids::{DependencyId, PolicyVersion};
+use budget::{
+    ids::{DependencyId, PolicyVersion},
+    lease::Ground,
+};
 use deadpool_redis::redis::Cmd;
 
 use super::{
     census::{Book, Entry, SWEEP_EVERY},
-    codec::{Apply, STEPS_MAX, reservation_of},
-    queue::{Queue, Waiting},
+    codec::{Also, Apply, Lend, STEPS_MAX, reservation_of},
+    lenders::Lenders,
+    queue::{Queue, Waiting, Work},
     scripts::By,
     topology::{Link, Redis},
 };
@@ -44,6 +48,7 @@ pub(super) struct Lane {
     redis: Arc<Redis>,
     policies: Arc<Policies>,
     queue: Arc<Queue>,
+    lenders: Arc<Lenders>,
     book: Book,
     /// Kept from round to round while there is work.
     link: Option<Link>,
@@ -56,12 +61,16 @@ pub(super) struct Lane {
     no_newer: Option<(PolicyVersion, Instant)>,
 }
 
-/// All steps of one dependency in this round.
+/// Steps of one dependency in this round, or one piece of other work.
 struct Call {
     dependency: DependencyId,
     entry: Entry,
     /// Decide with the ledger's own numbers.
     force: bool,
+    /// For ledgers that lend: the ledger does, its policy permits it, or the work is about leases.
+    lends: bool,
+    /// What the call brought, where it lends.
+    ground: Ground,
     waiting: Vec<Waiting>,
 }
 
@@ -84,11 +93,18 @@ impl Drop for Closing {
 // === impl Lane ===
 
 impl Lane {
-    pub(super) fn new(redis: Arc<Redis>, policies: Arc<Policies>, queue: Arc<Queue>, book: Book) -> Self {
+    pub(super) fn new(
+        redis: Arc<Redis>,
+        policies: Arc<Policies>,
+        queue: Arc<Queue>,
+        lenders: Arc<Lenders>,
+        book: Book,
+    ) -> Self {
         Self {
             redis,
             policies,
             queue,
+            lenders,
             book,
             link: None,
             groups: HashMap::new(),
@@ -162,26 +178,33 @@ impl Lane {
             }
             let Some(dependency) = self.order.pop_front() else { break };
             let Some(group) = self.groups.get_mut(&dependency) else { continue };
-            let Batch { waiting, gone } = Batch::of(group, now);
-            left += waiting.len() + gone;
-            skipped += gone;
+            // Work other than steps goes into calls of its own, many of them in one pipeline.
+            loop {
+                let Batch { waiting, gone } = Batch::of(group, now);
+                left += waiting.len() + gone;
+                skipped += gone;
+                let other_work =
+                    [waiting.first(), group.front()].into_iter().flatten().any(|waiting| waiting.step().is_none());
+                if !waiting.is_empty() {
+                    let entry = up.clone().and_then(|()| {
+                        self.book.look_up(&dependency, &snapshot, now).map_err(StoreError::UnknownDependency)
+                    });
+                    match entry {
+                        Ok(entry) => {
+                            steps += waiting.len();
+                            calls.push(Call::new(dependency.clone(), entry, waiting));
+                        }
+                        Err(error) => answer_all(waiting, &error),
+                    }
+                }
+                if !other_work || group.is_empty() || calls.len() >= DEPENDENCIES_PER_ROUND {
+                    break;
+                }
+            }
             if group.is_empty() {
                 self.groups.remove(&dependency);
             } else {
-                self.order.push_back(dependency.clone());
-            }
-            if waiting.is_empty() {
-                continue;
-            }
-            let entry = up
-                .clone()
-                .and_then(|()| self.book.look_up(&dependency, &snapshot, now).map_err(StoreError::UnknownDependency));
-            match entry {
-                Ok(entry) => {
-                    steps += waiting.len();
-                    calls.push(Call { dependency, entry, force: false, waiting });
-                }
-                Err(error) => answer_all(waiting, &error),
+                self.order.push_back(dependency);
             }
         }
         self.queue.left(left);
@@ -194,7 +217,8 @@ impl Lane {
 // === impl Batch ===
 
 impl Batch {
-    /// Takes the oldest steps of a group, each of another reservation: a script looks each up once. The others stay.
+    /// Takes the oldest steps of a group, each of another reservation: a script looks each up once. The others stay, and
+    /// what comes behind other work. Or takes that, if it is the oldest.
     fn of(group: &mut VecDeque<Waiting>, now: Instant) -> Self {
         let most = group.len().min(STEPS_MAX);
         let mut batch = Self { waiting: Vec::with_capacity(most), gone: 0 };
@@ -202,7 +226,18 @@ impl Batch {
         while batch.waiting.len() < STEPS_MAX
             && let Some(next) = group.pop_front()
         {
-            if !ids.insert(reservation_of(&next.step)) {
+            let Some(step) = next.step() else {
+                if batch.waiting.is_empty() && later.is_empty() {
+                    match next.claim(now) {
+                        Some(claimed) => batch.waiting.push(claimed),
+                        None => batch.gone += 1,
+                    }
+                } else {
+                    later.push(next);
+                }
+                break;
+            };
+            if !ids.insert(reservation_of(step)) {
                 later.push(next);
             } else if let Some(claimed) = next.claim(now) {
                 batch.waiting.push(claimed);
@@ -220,6 +255,24 @@ impl Batch {
 // === impl Call ===
 
 impl Call {
+    fn new(dependency: DependencyId, entry: Entry, waiting: Vec<Waiting>) -> Self {
+        let lends = entry.resolved.numbers.lease.is_some() || waiting.iter().any(|waiting| waiting.step().is_none());
+        Self { dependency, entry, force: false, lends, ground: Ground::default(), waiting }
+    }
+
+    /// What it does beside steps.
+    fn also(&self) -> Also<'_> {
+        match self.waiting.first().map(|waiting| &waiting.work) {
+            Some(Work::Sync(ask)) => Also::Sync(ask),
+            Some(Work::Revoke(holder)) => Also::Revoke(holder),
+            Some(Work::Step(_) | Work::Beat) | None => Also::Nothing,
+        }
+    }
+
+    fn is_beat(&self) -> bool {
+        self.waiting.first().is_some_and(|waiting| matches!(waiting.work, Work::Beat))
+    }
+
     fn command(&self, by: By, now_ms: &str, now: Option<Instant>) -> Cmd {
         let waited_ms = |arrived: Instant| {
             let waited = now.map_or(Duration::ZERO, |now| now.saturating_duration_since(arrived));
@@ -232,7 +285,14 @@ impl Call {
             force: self.force,
             numbers: &self.entry.numbers,
         };
-        apply.command(by, self.waiting.iter().map(|waiting| (&waiting.step, waited_ms(waiting.arrived))))
+        let steps: Vec<_> =
+            (self.waiting.iter()).filter_map(|waiting| Some((waiting.step()?, waited_ms(waiting.arrived)))).collect();
+        let steps = steps.iter().copied();
+        if self.lends {
+            let lend = Lend { apply, terms: &self.entry.terms, ground: &self.ground };
+            return lend.command(by, steps, self.also());
+        }
+        apply.command(by, steps)
     }
 
     fn answer_all(self, error: &StoreError) {

@@ -12,7 +12,11 @@ use std::{
     time::Instant,
 };
 
-use budget::{decision::Step, ids::DependencyId};
+use budget::{
+    decision::Step,
+    ids::DependencyId,
+    lease::{HolderId, SyncAsk, Synced},
+};
 use tokio::sync::{Notify, oneshot};
 
 use crate::store::{Answered, StoreError};
@@ -22,12 +26,35 @@ const CLAIMED: u8 = 1;
 const WITHDRAWN: u8 = 2;
 
 /// What a caller gets.
-pub(super) type Outcome = Result<Answered, StoreError>;
+pub(super) type Outcome = Result<Done, StoreError>;
 
-/// A step on its way.
+/// What a caller wants done with a ledger.
+#[derive(Clone, Debug)]
+pub(super) enum Work {
+    /// Shares a call with other steps.
+    Step(Step),
+    /// A holder tells and asks.
+    Sync(Box<SyncAsk>),
+    /// An operator takes a holder's lease away.
+    Revoke(HolderId),
+    /// Ledger time is kept.
+    Beat,
+}
+
+/// What was done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Done {
+    Step(Answered),
+    Sync(Box<Synced>),
+    /// Whether there is such a holder.
+    Revoked(bool),
+    Beaten,
+}
+
+/// Work on its way.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    pub(super) step: Step,
+    pub(super) work: Work,
     pub(super) deadline: Instant,
     pub(super) arrived: Instant,
     ticket: Arc<AtomicU8>,
@@ -55,11 +82,16 @@ pub(super) struct Queue {
 // === impl Waiting ===
 
 impl Waiting {
-    pub(super) fn new(step: Step, arrived: Instant, deadline: Instant) -> (Self, Caller) {
+    pub(super) fn new(work: Work, arrived: Instant, deadline: Instant) -> (Self, Caller) {
         let ticket = Arc::new(AtomicU8::new(WAITING));
         let (sender, receiver) = oneshot::channel();
         let caller = Caller { ticket: Arc::clone(&ticket), reply: receiver };
-        (Self { step, deadline, arrived, ticket, reply: sender }, caller)
+        (Self { work, deadline, arrived, ticket, reply: sender }, caller)
+    }
+
+    /// The step that this is.
+    pub(super) const fn step(&self) -> Option<&Step> {
+        if let Work::Step(step) = &self.work { Some(step) } else { None }
     }
 
     /// Takes it for sending. False: the caller has gone, or its time is over; it has its answer.
@@ -173,7 +205,7 @@ mod tests {
 
     fn waiting(now: Instant) -> (Waiting, Caller) {
         let step = Step::Reserve(Reserve::new(ReservationId([1; 16]), Attempt::ORIGINAL));
-        Waiting::new(step, now, now + Duration::from_secs(1))
+        Waiting::new(Work::Step(step), now, now + Duration::from_secs(1))
     }
 
     #[test]

@@ -2,30 +2,36 @@
 //!
 //! Lua 5.1 has no constants, and a variable would cost every function that uses it. So a line `local NAME <const> = value`
 //! is taken out when a script is made, and the name replaced by the value wherever it stands.
+//!
+//! One file serves several scripts: what stands between the lines `--if NAME` and `--end` stays only in those made for
+//! that name.
 
 use std::{collections::HashMap, sync::LazyLock};
 
 use deadpool_redis::redis::{self, Cmd, cmd};
 
-/// What every script about a ledger has: arithmetic, reading, bringing to the present. `with` is put where a script may
-/// still do without the last.
-macro_rules! ledger_script {
-    ($($with:literal,)? then $file:literal) => {
-        concat!(
-            include_str!("../../../lua/bucket.lua"),
-            include_str!("../../../lua/read.lua"),
-            $(include_str!($with),)?
-            include_str!("../../../lua/ledger.lua"),
-            include_str!($file)
-        )
-    };
+/// Puts the parts of a script one behind the other.
+macro_rules! parts {
+    ($($part:literal),+) => { concat!($(include_str!(concat!("../../../lua/", $part, ".lua"))),+) };
 }
 
-/// Applies a batch of steps to one ledger.
+/// Applies a batch of steps to one ledger that does not lend.
 pub static APPLY: LazyLock<Script> =
-    LazyLock::new(|| Script::new(ledger_script!("../../../lua/lone.lua", then "../../../lua/apply.lua")));
+    LazyLock::new(|| Script::of(parts!("bucket", "read", "lone", "ledger", "advance", "apply"), &["plain"]));
+/// Applies a batch of steps to one ledger that lends or may begin to, takes heartbeats and answers a sync.
+pub static LEND: LazyLock<Script> = LazyLock::new(|| {
+    Script::of(
+        parts!("bucket", "read", "ledger", "lending", "record", "lease", "advance", "sync", "apply"),
+        &["leased"],
+    )
+});
 /// Shows a ledger.
-pub(super) static VIEW: LazyLock<Script> = LazyLock::new(|| Script::new(ledger_script!(then "../../../lua/view.lua")));
+pub static VIEW: LazyLock<Script> =
+    LazyLock::new(|| Script::of(parts!("bucket", "read", "ledger", "lending", "advance", "view"), &["leased", "view"]));
+/// Shows holders of leases.
+pub(super) static HOLDERS: LazyLock<Script> = LazyLock::new(|| {
+    Script::of(parts!("bucket", "read", "ledger", "lending", "record", "advance", "holders"), &["leased", "view"])
+});
 /// Says that a replica lives.
 pub(super) static CONTACT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/contact.lua")));
 /// Enters dependencies into the index.
@@ -55,6 +61,12 @@ pub enum By {
 // === impl Script ===
 
 impl Script {
+    /// Makes a script of its text, with what there is in it for the names given.
+    #[must_use]
+    pub fn of(text: &str, names: &[&str]) -> Self {
+        Self::new(&only_for(text, names))
+    }
+
     /// Makes a script of its text, which may use constants.
     #[must_use]
     pub fn new(text: &str) -> Self {
@@ -81,6 +93,24 @@ impl Script {
         load.arg("LOAD").arg(&*self.source);
         load
     }
+}
+
+/// Takes out what is for other names than these. Blocks do not nest.
+fn only_for(text: &str, names: &[&str]) -> String {
+    let mut source = String::with_capacity(text.len());
+    let mut stays = true;
+    for line in text.lines() {
+        let mark = line.trim();
+        if let Some(name) = mark.strip_prefix("--if ") {
+            stays = names.contains(&name);
+        } else if mark == "--end" {
+            stays = true;
+        } else if stays {
+            source.push_str(line);
+        }
+        source.push('\n');
+    }
+    source
 }
 
 /// Takes the constants out and puts their values in. Lines keep their numbers.
@@ -118,7 +148,7 @@ mod tests {
 
     #[test]
     fn every_script_has_its_own_digest_and_no_constants_left() {
-        let all = [&APPLY, &VIEW, &CONTACT, &KNOWN, &PROBE, &POLICIES_REPLACE];
+        let all = [&APPLY, &LEND, &VIEW, &HOLDERS, &CONTACT, &KNOWN, &PROBE, &POLICIES_REPLACE];
         let digests: HashSet<&str> = all.iter().map(|script| &*script.digest).collect();
         assert_eq!(digests.len(), all.len());
         assert!(digests.iter().all(|digest| digest.len() == 40));
@@ -126,6 +156,16 @@ mod tests {
             let code = script.source.lines().map(|line| line.split("--").next().unwrap_or_default());
             assert!(code.into_iter().all(|line| !line.contains("<const>")), "{}", script.source);
         }
+    }
+
+    #[test]
+    fn ledgers_that_do_not_lend_pay_for_no_line_about_leases() {
+        assert!(LEND.source.contains("lending") && LEND.source.contains("leased_mark"));
+        for word in ["lending", "leased_mark", "holders", "--if", "--end"] {
+            assert!(!APPLY.source.contains(word), "{word}");
+        }
+        let text = "a\n--if x\nb\n  --end\nc\n  --if y\nd\n--end\n";
+        assert_eq!(only_for(text, &["y"]), "a\n\n\n\nc\n\nd\n\n");
     }
 
     #[test]

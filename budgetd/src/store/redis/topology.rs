@@ -12,7 +12,7 @@ use std::{
 
 use deadpool_redis::{
     Connection, Manager, Pool, Runtime, Timeouts,
-    redis::{AsyncConnectionConfig, Cmd, Pipeline, Value, aio::ConnectionLike},
+    redis::{AsyncConnectionConfig, Cmd, Pipeline, Value, aio::ConnectionLike, cmd},
 };
 use tokio::sync::watch;
 
@@ -22,8 +22,10 @@ use super::{
     failure::{Failure, Refusal},
     health::{Board, Health, State},
     keys::Keys,
+    lenders,
     metrics::{ErrorKind, StoreMetrics},
     scripts::{self, By, Script},
+    value,
 };
 use crate::{clock::Clock, store::StoreError};
 
@@ -48,6 +50,8 @@ pub(super) struct Link {
     connection: Option<Connection>,
     /// A reply is outstanding.
     busy: bool,
+    /// Of the server behind it, once it was asked.
+    identity: Option<i64>,
 }
 
 // === impl Redis ===
@@ -102,6 +106,10 @@ impl Redis {
 
     pub(super) const fn keys(&self) -> &Keys {
         &self.config.keys
+    }
+
+    pub(super) const fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     pub(super) fn replica(&self) -> &str {
@@ -272,7 +280,7 @@ pub(super) fn random_within(low: u64, high: u64) -> u64 {
 impl Link {
     async fn of(pool: &Pool) -> Result<Self, Failure> {
         match pool.get().await {
-            Ok(connection) => Ok(Self { connection: Some(connection), busy: false }),
+            Ok(connection) => Ok(Self { connection: Some(connection), busy: false, identity: None }),
             Err(error) => Err(Failure::of_pool(&error)),
         }
     }
@@ -307,10 +315,36 @@ impl Link {
         }
     }
 
-    /// Calls a script with one key; if the server does not know it, once more by its text.
+    /// Which server this is: as long as the connection lasts it is the same, and has lost nothing by a restart.
+    pub(super) async fn identity(&mut self) -> Result<i64, Failure> {
+        if let Some(identity) = self.identity {
+            return Ok(identity);
+        }
+        let mut info = cmd("INFO");
+        info.arg("server");
+        let reply = self.command(info).await.map_err(|refusal| match refusal {
+            Refusal::Failure(failure) => failure,
+            Refusal::NoScript => Failure::unexpected_reply("NOSCRIPT to INFO"),
+        })?;
+        let identity = value::text(&reply).and_then(|info| lenders::identity(&info));
+        self.identity = identity;
+        identity.ok_or_else(|| Failure::unexpected_reply("INFO without run_id"))
+    }
+
+    /// Calls a script with one key.
     pub(super) async fn script(&mut self, script: &Script, fill: impl Fn(&mut Cmd)) -> Result<Value, Failure> {
+        self.script_with_keys(script, 1, fill).await
+    }
+
+    /// Calls a script; if the server does not know it, once more by its text.
+    pub(super) async fn script_with_keys(
+        &mut self,
+        script: &Script,
+        keys: usize,
+        fill: impl Fn(&mut Cmd),
+    ) -> Result<Value, Failure> {
         for by in [By::Digest, By::Source] {
-            let mut call = script.call(by, 1);
+            let mut call = script.call(by, keys);
             fill(&mut call);
             match self.command(call).await {
                 Ok(value) => return Ok(value),

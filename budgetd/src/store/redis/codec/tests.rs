@@ -1,5 +1,8 @@
 use budget::{
-    decision::{Cost, Extend, OperationAsk, Priority, Sent},
+    decision::{
+        Cost, Denied, DenyReason, Extend, ExtendResult, Invalid, OperationAsk, OperationState, Outcome, Priority,
+        ReleaseResult, Sent,
+    },
     ids::{DependencyId, Fingerprint},
     policy::{Policy, Spec},
 };
@@ -239,7 +242,7 @@ fn views_are_read() {
     assert_eq!(read_view(ints(&[0])), Ok(None));
     let mut items = vec![1, 4, 5, 0, 1, -3, 7, 2];
     items.extend(11..21);
-    items.extend([unit("a").raw(), -9]);
+    items.extend([0, unit("a").raw(), -9]);
     let view = read_view(ints(&items)).unwrap().unwrap();
     assert_eq!(view.admission_balance_micros, Some(-3));
     assert_eq!((view.retry_balance_micros, view.in_flight, view.counters.would_be_denied), (7, 2, 20));

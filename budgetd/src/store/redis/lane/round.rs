@@ -5,6 +5,7 @@ use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 use budget::{
     decision::{Answer, Step},
     ids::PolicyVersion,
+    lease::Synced,
 };
 use deadpool_redis::redis::{Pipeline, Value};
 
@@ -14,9 +15,10 @@ use crate::{
     store::{
         Answered, StoreError,
         redis::{
-            codec::{Reply, read_reply},
+            codec::{AlsoAnswer, LendReply, Lent, Reply, read_lend_reply, read_reply},
             failure::{Failure, Refusal},
             metrics::ErrorKind,
+            queue::{Done, Waiting, Work},
             scripts::{self, By},
         },
     },
@@ -40,6 +42,8 @@ enum End {
     Answered,
     /// The ledger has newer numbers; nothing was done.
     Stale(Call, PolicyVersion),
+    /// The ledger lends, so another script is to be called; nothing was done.
+    Lends(Call),
     /// The server does not know the script; nothing was done.
     NoScript(Call),
     /// The server refused; what is left of the call may be sent again on another connection.
@@ -61,6 +65,11 @@ impl Lane {
 
     /// Sends these calls; returns those that are to be sent again.
     async fn send(&mut self, calls: Vec<Call>, tried: &mut Tried) -> Vec<Call> {
+        let calls = match self.prepare(calls).await {
+            Ok(calls) if calls.is_empty() => return Vec::new(),
+            Ok(calls) => calls,
+            Err((failure, calls)) => return self.after_failure(calls, &failure, tried),
+        };
         let replies = match self.exchange(&calls, tried).await {
             Ok(replies) => replies,
             Err(failure) => return self.after_failure(calls, &failure, tried),
@@ -74,6 +83,10 @@ impl Lane {
                     answered = true;
                     self.policies.saw(version);
                     stale.push(call);
+                }
+                End::Lends(call) => {
+                    answered = true;
+                    again.push(Call { lends: true, ..call });
                 }
                 End::NoScript(call) => reload.push(call),
                 End::Refused(call, failure) => {
@@ -113,21 +126,56 @@ impl Lane {
         self.still_wanted(again, tried)
     }
 
+    /// Has a connection ready, and gives calls on ledgers that lend what they bring.
+    async fn prepare(&mut self, mut calls: Vec<Call>) -> Result<Vec<Call>, (Failure, Vec<Call>)> {
+        if self.link.is_none() {
+            match self.redis.lane_link().await {
+                Ok(link) => self.link = Some(link),
+                Err(failure) => return Err((failure, calls)),
+            }
+        }
+        let Some(link) = self.link.as_mut().filter(|_| calls.iter().any(|call| call.lends)) else { return Ok(calls) };
+        let error = match link.identity().await {
+            Ok(identity) => {
+                let now = Clock::instant();
+                let brought = calls.iter_mut().filter(|call| call.lends).try_for_each(|call| {
+                    call.ground = self.lenders.ground(&call.dependency, identity, call.is_beat(), now)?;
+                    Ok(())
+                });
+                match brought {
+                    Ok(()) => return Ok(calls),
+                    Err(error) => error,
+                }
+            }
+            Err(failure) if failure.discard => return Err((failure, calls)),
+            // Who may not ask which server it is cannot lend.
+            Err(failure) => StoreError::Away(failure.text),
+        };
+        tracing::warn!(%error, "leases are not possible with this store");
+        let (lending, others): (Vec<_>, Vec<_>) = calls.into_iter().partition(|call| call.lends);
+        for call in lending {
+            call.answer_all(&error);
+        }
+        Ok(others)
+    }
+
     /// One pipeline, there and back.
     async fn exchange(&mut self, calls: &[Call], tried: &Tried) -> Result<Vec<Value>, Failure> {
         let now_ms = self.redis.injected_now();
-        if self.link.is_none() {
-            self.link = Some(self.redis.lane_link().await?);
-        }
         let Some(link) = &mut self.link else { return Err(Failure::unexpected_reply("no link")) };
         let sent = Clock::instant();
         // Under an injected clock no time passes in the queue.
         let now = (!self.redis.clock_is_injected()).then_some(sent);
         let by = if tried.source { By::Source } else { By::Digest };
         let load = tried.load && !tried.source;
-        let mut commands = Pipeline::with_capacity(calls.len().saturating_add(1));
-        if load {
-            commands.add_command(scripts::APPLY.load());
+        let mut commands = Pipeline::with_capacity(calls.len().saturating_add(2));
+        let scripts = [(&*scripts::APPLY, false), (&*scripts::LEND, true)];
+        let mut loaded = 0_usize;
+        for (script, lends) in scripts {
+            if load && calls.iter().any(|call| call.lends == lends) {
+                commands.add_command(script.load());
+                loaded += 1;
+            }
         }
         let metrics = self.redis.metrics();
         for call in calls {
@@ -140,11 +188,8 @@ impl Lane {
         let took = Clock::instant().saturating_duration_since(sent);
         metrics.round_trip_micros.observe(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
         let mut replies = replies?;
-        if load {
-            // If it failed, the calls behind it say so.
-            replies.remove(0);
-        }
-        Ok(replies)
+        // If loading failed, the calls behind it say so.
+        Ok(replies.split_off(loaded.min(replies.len())))
     }
 
     /// No replies: nothing was sent, or it is unknown what was applied.
@@ -165,7 +210,7 @@ impl Lane {
         let mut again = Vec::with_capacity(calls.len());
         for mut call in calls {
             let (resent, lost): (Vec<_>, Vec<_>) =
-                call.waiting.into_iter().partition(|waiting| carries_id(&waiting.step) && waiting.is_wanted(now));
+                call.waiting.into_iter().partition(|waiting| carries_id(&waiting.work) && waiting.is_wanted(now));
             super::answer_all(lost, &failure.to_store_error());
             count(&self.redis.metrics().steps_resent, resent.len());
             if !resent.is_empty() {
@@ -186,22 +231,61 @@ impl Lane {
             }
         } else {
             let sent = &call.entry.resolved;
-            match read_reply(reply, sent.version, &sent.numbers, call.waiting.iter().map(|waiting| &waiting.step)) {
-                Ok(Reply::Done { version, shadow, answers }) => {
-                    let waiting = std::mem::take(&mut call.waiting);
-                    for (waiting, answer) in waiting.into_iter().zip(answers) {
-                        waiting.answer(Ok(answered(answer, version, shadow)));
+            let steps = call.waiting.iter().filter_map(Waiting::step);
+            if call.lends {
+                match read_lend_reply(reply, sent.version, &sent.numbers, steps, call.also()) {
+                    Ok(LendReply::Done(lent)) => {
+                        self.lent(call, *lent);
+                        return End::Answered;
                     }
-                    return End::Answered;
+                    Ok(LendReply::Stale { version }) => return End::Stale(call, version),
+                    Err(unexpected) => Failure::unexpected_reply(unexpected),
                 }
-                Ok(Reply::Stale { version }) => return End::Stale(call, version),
-                Err(unexpected) => Failure::unexpected_reply(unexpected),
+            } else {
+                match read_reply(reply, sent.version, &sent.numbers, steps) {
+                    Ok(Reply::Done { version, shadow, answers }) => {
+                        let waiting = std::mem::take(&mut call.waiting);
+                        for (waiting, answer) in waiting.into_iter().zip(answers) {
+                            waiting.answer(Ok(answered(answer, version, shadow)));
+                        }
+                        return End::Answered;
+                    }
+                    Ok(Reply::Stale { version }) => return End::Stale(call, version),
+                    Ok(Reply::Lends) => return End::Lends(call),
+                    Err(unexpected) => Failure::unexpected_reply(unexpected),
+                }
             }
         };
         self.redis.metrics().error(failure.kind);
         tracing::warn!(dependency = call.dependency.as_str(), reason = failure.text, "ledger cannot be read");
         call.answer_all(&failure.to_store_error());
         End::Answered
+    }
+
+    /// Answers what a ledger that lends was called for.
+    fn lent(&self, call: Call, lent: Lent) {
+        let Lent { version, shadow, answers, epoch, holders, needs_beats, also } = lent;
+        self.lenders.learned(&call.dependency, &call.ground, epoch, needs_beats, Clock::instant());
+        let mut answers = answers.into_iter();
+        let mut also = Some(also);
+        for waiting in call.waiting {
+            let outcome = match &waiting.work {
+                Work::Step(_) => match answers.next() {
+                    Some(Some(answer)) => Ok(answered(answer, version, shadow)),
+                    Some(None) | None => Err(StoreError::Away(
+                        "its state was lost a moment ago, and whoever had it may still decide".to_owned(),
+                    )),
+                },
+                Work::Sync(_) | Work::Revoke(_) | Work::Beat => match also.take() {
+                    Some(AlsoAnswer::Sync(answer)) => {
+                        Ok(Done::Sync(Box::new(Synced { answer, version, epoch, holders })))
+                    }
+                    Some(AlsoAnswer::Revoked(known)) => Ok(Done::Revoked(known)),
+                    Some(AlsoAnswer::Nothing) | None => Ok(Done::Beaten),
+                },
+            };
+            waiting.answer(outcome);
+        }
     }
 
     /// The script is loaded in front of the calls. Should it be forgotten even between the two, each call carries it.
@@ -286,15 +370,15 @@ impl Lane {
     }
 }
 
-fn answered(answer: Answer, version: PolicyVersion, shadow: bool) -> Answered {
-    Answered { answer, version, shadow, degraded: false, leased: false }
+fn answered(answer: Answer, version: PolicyVersion, shadow: bool) -> Done {
+    Done::Step(Answered { answer, version, shadow, degraded: false, leased: false })
 }
 
 /// Applied twice it has the effect of once.
-fn carries_id(step: &Step) -> bool {
-    match step {
-        Step::Reserve(ask) => !ask.no_release,
-        Step::Release(_) | Step::Extend(_) => true,
+fn carries_id(work: &Work) -> bool {
+    match work {
+        Work::Step(Step::Reserve(ask)) => !ask.no_release,
+        Work::Step(Step::Release(_) | Step::Extend(_)) | Work::Sync(_) | Work::Revoke(_) | Work::Beat => true,
     }
 }
 
@@ -311,8 +395,9 @@ mod tests {
     fn a_reserve_without_record_is_never_sent_twice() {
         let id = ReservationId([1; 16]);
         let ask = Reserve::new(id, Attempt::ORIGINAL);
-        assert!(carries_id(&Step::Reserve(ask.clone())));
-        assert!(!carries_id(&Step::Reserve(Reserve { no_release: true, ..ask })));
-        assert!(carries_id(&Step::Release(Release::not_sent(id))));
+        let carries = |step| carries_id(&Work::Step(step));
+        assert!(carries(Step::Reserve(ask.clone())));
+        assert!(!carries(Step::Reserve(Reserve { no_release: true, ..ask })));
+        assert!(carries(Step::Release(Release::not_sent(id))));
     }
 }

@@ -1,0 +1,465 @@
+-- Opening epochs, charging holders and stepping down: the mirror of budget/src/ledger/leases.rs and leases/holders.rs, same
+-- names, same order. Only in the variant of apply.lua for ledgers that lend. Put after lending.lua.
+--
+-- KEYS, the last four: lending (string), holders (hash: holder -> record; '' -> sums of shares), due (sorted set: holder by
+-- the time of the next change of its charge), proofs (set of incarnations)
+-- ARGV, the last two: the policy's terms, and the ground with an ask if there is one
+
+-- Ground and terms of this call.
+local ground_packed, given_terms = table.remove(ARGV), unpack_terms(table.remove(ARGV), 1)
+local proofs_key, due_key, holders_key = table.remove(KEYS), table.remove(KEYS), table.remove(KEYS)
+local lending_key = table.remove(KEYS)
+local ground = {}
+local has_ask, ask_at
+ground.identity, ground.number, ground.id, ground.fresh_id, ground.fresh_store, ground.has_beat, ground.boot, ground.clock,
+  has_ask, ask_at = struct.unpack(GROUND_FORMAT, ground_packed)
+
+-- The holders' records as far as they were read, by name; a
+-- record that has gone is false. What is to be written.
+local records, dirty, dues_of_holders, new_proofs = {}, {}, {}, {}
+local shares, shares_dirty, lending_wiped, lending_over, reservations_gone = nil, false, false, false, false
+
+local absent, call_number, call_id = not l, tonumber(ARGV[2]), tonumber(ARGV[3])
+load_lending(lending_key)
+if lending and (has_ask == 1 or ground.has_beat == 1) then
+  -- What is said of the holders must be what is there: keys may have been evicted.
+  local fields = lending.holders > 0 and lending.holders + 1 or 0
+  lending.torn = redis.call('HLEN', holders_key) ~= fields or redis.call('ZCARD', due_key) ~= lending.holders
+    or redis.call('SCARD', proofs_key) ~= lending.proofs
+end
+
+-- Computes with the numbers n from now on: clips, never refills.
+local function fit()
+  if n[N_LIMITED] == 1 then
+    adopt(l, L_ADMISSION, n, N_ADMISSION)
+  else
+    l[L_ADMISSION], l[L_ADMISSION + 1] = 0, 0
+  end
+  adopt(l, L_RETRY, n, N_RETRY)
+  local new = { unpack(l, 1, L_UNITS - 1) }
+  for i = N_UNITS, #n, UNIT_NUMBERS do
+    local at, balance = #new + 1, 0
+    for old = L_UNITS, #l, L_UNIT do
+      if l[old] == n[i] then
+        balance = l[old + 1]
+      end
+    end
+    new[at], new[at + 1], new[at + 2] = n[i], balance, 0
+    adopt(new, at + 1, n, i + 1)
+  end
+  l = new
+  l[L_UNIT_COUNT] = (#n - N_UNITS + 1) / UNIT_NUMBERS
+end
+
+local function set_direct()
+  local amounts, before = direct(l[L_NOW]), lending.direct
+  local same = before and #before == #amounts
+  for i = 1, same and #amounts or 0 do
+    same = same and before[i] == amounts[i]
+  end
+  if not same then
+    lending.direct, lending_dirty = amounts, true
+    n = within(amounts)
+    fit()
+  end
+end
+
+-- Opens an epoch above every one that is known. lost: with empty levels and no permits.
+local function open_epoch(presented, lost)
+  local t, now = lending.terms, l[L_NOW]
+  -- At the end of all numbers another id is what counts as higher.
+  lending.number = math.min(math.max(lending.number, ground.number, presented) + 1, EPOCH_NUMBER_MAX)
+  lending.id, lending.identity, lending.lost = ground.fresh_id, ground.identity, lost
+  lending.generation, lending.dead, lending.debt, lending.beats = 0, 0, 0, {}
+  lending.charged, lending.proved, lending.direct = { 0, 0, 0, 0 }, { 0, 0, 0, 0 }, nil
+  lending.holders, lending.proofs, lending.next_due, lending.torn = 0, 0, NEVER, false
+  -- What passed before it opened earns nothing in it.
+  l[L_CLOCK], lending.wait, lending.quarantine = clock, now, now
+  if ground.fresh_store == 0 then
+    lending.wait, lending.quarantine = now + t.overlap, now + t.longest + t.margin + t.overlap
+  end
+  records, dirty, dues_of_holders, new_proofs = {}, {}, {}, {}
+  shares, shares_dirty, lending_dirty, lending_wiped = nil, false, true, true
+  if lost then
+    reservations_gone = true
+    l[L_IN_FLIGHT], l[L_END + 2], l[L_PERMITS + 2], l[L_END + 4], l[L_PERMITS + 4] = 0, 0, 0, 0, 0
+    l[L_NEWER], l[L_SIZE + 1], l[L_SIZE + 2], l[L_QUEUED], l[L_QUEUE_PERMITS], l[L_QUEUE_UNTIL] = 1, 0, 0, 0, 0, 0
+    l[L_ADMISSION], l[L_ADMISSION + 1], l[L_RETRY], l[L_RETRY + 1] = 0, 0, 0, 0
+    for at = L_UNITS, #l, L_UNIT do
+      l[at + 1], l[at + 2] = 0, 0
+    end
+  end
+end
+
+-- Opens an epoch where state is missing, is another store's, or is older than what the caller remembers. own: the ledger's
+-- numbers; given: those of the call, nil if the ledger has newer ones.
+local function open_epoch_if_lost(own, given)
+  if not lending then
+    -- Numbers of the same version begin lending only where an earlier release of this program has not.
+    local newer = absent or call_number ~= l[L_NUMBER] or call_id ~= l[L_ID]
+    if not (given and given_terms.some and (newer or given_terms.part > 0)) then
+      return
+    end
+    lending, whole = { number = 0, terms = given_terms }, given
+    -- Nothing was ever decided here: the state is missing. Otherwise leases are permitted from now on, and direct callers
+    -- keep what they have.
+    local missing = leased_mark
+    if not missing then
+      local sum = l[ORIGINALS_ADMITTED] + l[DEPOSITED]
+      for i = RETRIES_ADMITTED, WOULD_BE_DENIED do
+        sum = sum + l[i]
+      end
+      missing = sum == 0
+    end
+    open_epoch(0, missing)
+    return
+  end
+  whole = own
+  if lending.identity ~= ground.identity or lending.torn or not leased_mark
+    or (ground.number > 0 and (ground.number > lending.number
+      or (ground.number == lending.number and ground.id ~= lending.id))) then
+    open_epoch(0, true)
+  else
+    n = within(lending.direct)
+  end
+end
+
+-- Replaces what is charged to a holder in the sum.
+local function recharge(before, after)
+  local sum = zip(join(lending.charged, after, add), before, minus)
+  local charged = { sum[1], sum[2], sum[3], sum[4] }
+  for i = 5, #sum, 3 do
+    if sum[i + 1] ~= 0 or sum[i + 2] ~= 0 then
+      local at = #charged
+      charged[at + 1], charged[at + 2], charged[at + 3] = sum[i], sum[i + 1], sum[i + 2]
+    end
+  end
+  lending.charged = charged
+end
+
+local function bucket_of(demand)
+  local at = 0
+  while demand >= 4 do
+    demand, at = div(demand, 2), at + 2
+  end
+  at = demand >= 3 and at + 2 or demand >= 2 and at + 1 or at
+  return math.min(at, SHARE_BUCKETS - 1)
+end
+
+-- Adds a holder to the sums of shares, or with sign -1 takes it out.
+local function change_shares(demand, weight, sign)
+  if not shares then
+    shares = { weight = 0, demand = 0 }
+    local packed = not lending_wiped and redis.call('HGET', holders_key, '')
+    if packed then
+      local count, p
+      shares.weight, shares.demand, count, p = struct.unpack(SHARES_FORMAT, packed)
+      for _ = 1, count do
+        local at, weights, demands
+        at, weights, demands, p = struct.unpack(SHARES_BUCKET_FORMAT, packed, p)
+        shares[at] = { weights, demands }
+      end
+    end
+  end
+  local at = bucket_of(div(demand, weight))
+  local sums = shares[at] or { 0, 0 }
+  shares[at] = sums
+  sums[1], sums[2] = sums[1] + weight * sign, sums[2] + demand * sign
+  shares.weight, shares.demand = shares.weight + weight * sign, shares.demand + demand * sign
+  shares_dirty = true
+end
+
+-- Part and end of the step that is charged: each ends a margin later than the holder's. nil beyond the curve.
+local function step_of(g, now)
+  local ends = g.granted + lending.terms.margin
+  for i = 1, #g.curve, 2 do
+    ends = ends + g.curve[i + 1]
+    if now < ends then
+      return g.curve[i], ends
+    end
+  end
+  return nil
+end
+
+-- The maximum over the grants. Slots that go are charged for the life of the permits taken in them.
+local function charge_again(life, now, ttl)
+  local most = { 0, 0, 0, 0 }
+  for _, g in ipairs(life.grants) do
+    local part = step_of(g, now)
+    if part then
+      most = join(most, scaled(g.value, part, PPM), math.max)
+    end
+  end
+  if most[4] < life.slots then
+    life.linger = math.max(life.slots, life.linger)
+    life.linger_until = math.max(life.linger_until, now + ttl)
+  end
+  life.slots = most[4]
+  most[4] = math.max(most[4], life.linger)
+  life.charge = most
+end
+
+-- Keeps the grants that f says, and charges what is left.
+local function keep_grants(life, now, f)
+  local kept, ttl = {}, 0
+  for _, g in ipairs(life.grants) do
+    ttl = math.max(ttl, g.ttl)
+    if f(g) then
+      kept[#kept + 1] = g
+    end
+  end
+  life.grants = kept
+  charge_again(life, now, ttl)
+end
+
+-- Brings the charge of one holder to the present and forgets it when nothing is left.
+local function refresh(holder, now)
+  local r = records[holder]
+  if not r then
+    return
+  end
+  local before, lives, next_ms = record_charge(r), {}, nil
+  for _, life in ipairs(r.lives) do
+    if now >= life.linger_until then
+      life.linger = 0
+    end
+    keep_grants(life, now, function(g)
+      return step_of(g, now) ~= nil
+    end)
+    if #life.grants > 0 or life.linger > 0 then
+      lives[#lives + 1] = life
+    end
+  end
+  r.lives = lives
+  for _, life in ipairs(lives) do
+    for _, g in ipairs(life.grants) do
+      local _, ends = step_of(g, now)
+      next_ms = math.min(next_ms or ends, ends)
+    end
+    if life.linger > 0 then
+      next_ms = math.min(next_ms or life.linger_until, life.linger_until)
+    end
+  end
+  local after = record_charge(r)
+  r.due, dirty[holder], dues_of_holders[holder], lending_dirty = next_ms, true, next_ms or false, true
+  if next_ms then
+    lending.next_due = math.min(lending.next_due, next_ms)
+  else
+    change_shares(r.demand, r.weight, -1)
+    records[holder] = false
+    lending.holders = lending.holders - 1
+  end
+  recharge(before, after)
+end
+
+-- Steps charges down whose time has come, a bounded number of them. Stepping down late is safe.
+local function step_down(now)
+  if now < lending.next_due then
+    return
+  end
+  local heads = redis.call('ZRANGEBYSCORE', due_key, '-inf', now, 'LIMIT', 0, DUE_PER_CALL_MAX)
+  -- What comes next, unless one of these does.
+  local first = redis.call('ZRANGE', due_key, #heads, #heads, 'WITHSCORES')
+  lending.next_due, lending_dirty = first[2] and tonumber(first[2]) or NEVER, true
+  if #heads > 0 then
+    local found = redis.call('HMGET', holders_key, unpack(heads))
+    for i = 1, #heads do
+      if found[i] then
+        records[heads[i]] = unpack_record(found[i])
+        refresh(heads[i], now)
+      else
+        -- Found out by the next heartbeat.
+        dues_of_holders[heads[i]] = false
+      end
+    end
+  end
+end
+
+-- Notes a host's clock and charges what ledger time has gained on it since its last heartbeat.
+local function beat(now)
+  local beats, known = {}, nil
+  for _, b in ipairs(lending.beats) do
+    if b[1] == ground.boot and not known then
+      known = b
+    else
+      beats[#beats + 1] = b
+    end
+  end
+  if known then
+    local passed = math.max(0, ground.clock - known[2])
+    lending.debt = lending.debt + math.max(0, now - lending.debt - known[3] - passed)
+  end
+  if #beats >= BEATS_MAX then
+    table.remove(beats, 1)
+  end
+  beats[#beats + 1] = { ground.boot, ground.clock, now - lending.debt }
+  lending.beats, lending_dirty = beats, true
+end
+
+-- Whether new leases may be given.
+local function permits()
+  return lending.terms.some and lending.terms.part > 0
+end
+
+-- Takes newer numbers. A lowered quota makes earlier grants dead for replays.
+local function adopt_terms(numbers)
+  local before, before_ms = leasable(), total_ms(lending.terms.curve)
+  whole, lending.direct, lending_dirty = numbers, nil, true
+  local t, given = lending.terms, given_terms
+  if given.some then
+    lending.terms = given
+  else
+    t.some, t.slots_limited, t.priority = false, given.slots_limited, given.priority
+  end
+  local after = leasable()
+  local lowered = #after < #before or not permits() or total_ms(lending.terms.curve) < before_ms
+  for i = 1, 4 do
+    lowered = lowered or after[i] < before[i]
+  end
+  for i = 5, #after, 3 do
+    local at = part_of(before, after[i])
+    lowered = lowered or (at and (after[i + 1] < before[at + 1] or after[i + 2] < before[at + 2]))
+  end
+  if lowered then
+    lending.dead = lending.generation
+  end
+end
+
+local function is_over(now)
+  return lending.holders == 0 and now >= lending.quarantine and now >= lending.wait
+end
+
+-- The part of Ledger::begin that concerns leases, after refilling. adopted: newer numbers, or nil.
+local function begin_lending(adopted)
+  local now = l[L_NOW]
+  if ground.has_beat == 1 then
+    beat(now)
+  end
+  if adopted then
+    adopt_terms(adopted)
+  elseif call_number == l[L_NUMBER] and call_id == l[L_ID] then
+    -- What no version counts: settings of the caller, and whether it remembers leases that were permitted a moment ago.
+    local t, g = lending.terms, given_terms
+    if not g.some then
+      if t.some and not permits() then
+        t.some, lending_dirty = false, true
+      end
+    elseif t.margin ~= g.margin or t.overlap ~= g.overlap or t.step_max ~= g.step_max then
+      t.margin, t.overlap, t.step_max, lending_dirty = g.margin, g.overlap, g.step_max, true
+    end
+  end
+  step_down(now)
+  if now >= lending.quarantine then
+    lending.proved = { 0, 0, 0, 0 }
+    if lending.proofs > 0 then
+      lending.proofs, lending.proofs_gone, lending_dirty = 0, true, true
+    end
+  end
+  if not lending.terms.some and is_over(now) then
+    n = whole
+    lending, whole, lending_over = nil, nil, true
+    fit()
+    return
+  end
+  set_direct()
+end
+
+-- Writes what has changed, after the reservations.
+local function write_lending(idle_ttl)
+  local holders, due, proofs = holders_key, due_key, proofs_key
+  if lending_over then
+    redis.call('UNLINK', lending_key, holders, due, proofs)
+  end
+  if not lending then
+    return
+  end
+  local set, gone, scores, over = {}, {}, {}, {}
+  for holder in pairs(dirty) do
+    local r = records[holder]
+    if r then
+      set[#set + 1], set[#set + 2] = holder, pack_record(r)
+    else
+      gone[#gone + 1] = holder
+    end
+  end
+  if shares_dirty and lending.holders > 0 then
+    local count, buckets = 0, ''
+    for at = 0, SHARE_BUCKETS - 1 do
+      local sums = shares[at]
+      if sums and (sums[1] ~= 0 or sums[2] ~= 0) then
+        count, buckets = count + 1, buckets .. struct.pack(SHARES_BUCKET_FORMAT, at, sums[1], sums[2])
+      end
+    end
+    set[#set + 1], set[#set + 2] = '', struct.pack(SHARES_FORMAT, shares.weight, shares.demand, count) .. buckets
+  end
+  for holder, at_ms in pairs(dues_of_holders) do
+    if at_ms then
+      scores[#scores + 1], scores[#scores + 2] = at_ms, holder
+    else
+      over[#over + 1] = holder
+    end
+  end
+  if lending_wiped or (lending.holders == 0 and #gone > 0) then
+    redis.call('UNLINK', holders, due)
+    gone, over = {}, {}
+  end
+  if lending_wiped or lending.proofs_gone then
+    redis.call('UNLINK', proofs)
+  end
+  if #set > 0 then
+    redis.call('HSET', holders, unpack(set))
+  end
+  if #gone > 0 then
+    redis.call('HDEL', holders, unpack(gone))
+  end
+  if #scores > 0 then
+    redis.call('ZADD', due, unpack(scores))
+  end
+  if #over > 0 then
+    redis.call('ZREM', due, unpack(over))
+  end
+  if #new_proofs > 0 then
+    redis.call('SADD', proofs, unpack(new_proofs))
+  end
+  if #set + #new_proofs > 0 then
+    for _, key in ipairs({ holders, due, proofs }) do
+      if idle_ttl > 0 then
+        redis.call('PEXPIRE', key, idle_ttl)
+      else
+        redis.call('PERSIST', key)
+      end
+    end
+  end
+  if not lending_dirty and idle_ttl == 0 then
+    return
+  end
+  local t = lending.terms
+  local packed = {
+    struct.pack(LENDING_FORMAT, lending.number, lending.id, lending.identity, lending.generation, lending.dead,
+      lending.lost and 1 or 0, lending.wait, lending.quarantine, lending.debt, lending.next_due, lending.holders,
+      lending.proofs),
+    struct.pack(TERMS_FORMAT, t.some and 1 or 0, t.slots_limited and 1 or 0, t.priority[1], t.priority[2], t.priority[3],
+      t.part, t.widest, t.longest, t.margin, t.overlap, t.step_max),
+    pack_curve(t.curve), struct.pack('B', #lending.beats),
+  }
+  for _, b in ipairs(lending.beats) do
+    packed[#packed + 1] = struct.pack(BEAT_FORMAT, b[1], b[2], b[3])
+  end
+  packed[#packed + 1] = pack_amounts(lending.direct)
+  packed[#packed + 1] = pack_amounts(lending.charged)
+  packed[#packed + 1] = pack_amounts(lending.proved)
+  if idle_ttl > 0 then
+    redis.call('SET', lending_key, table.concat(packed), 'PX', idle_ttl)
+  else
+    redis.call('SET', lending_key, table.concat(packed))
+  end
+end
+
+-- The numbers of the call, nil where the ledger has newer ones.
+local given_numbers
+if not l or call_number > l[L_NUMBER] or (call_number == l[L_NUMBER] and call_id >= l[L_ID]) then
+  given_numbers = unpack_numbers(ARGV[5], 1)
+end
+if l then
+  open_epoch_if_lost(n, given_numbers)
+end
