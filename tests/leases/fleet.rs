@@ -28,8 +28,10 @@ use super::setting::{BOUND, TIMING, pay};
 
 /// The deadline of each ask.
 pub(crate) const WITHIN: Duration = Duration::from_millis(150);
+/// The same where whoever answers waits for another.
+const WITHIN_PLAINLY: Duration = Duration::from_millis(600);
 /// Asks of one client that wait for a coordinator at once; more are not made.
-const WAITING_MAX: usize = 48;
+const WAITING_MAX: usize = 64;
 const TICK: Duration = Duration::from_millis(10);
 /// A client that was not scheduled for so long does not make up for all of it.
 const BEHIND_MAX_S: f64 = 0.5;
@@ -203,8 +205,10 @@ impl Fleet {
     pub(crate) fn assert_useful(&self, from_ns: i64, until_ns: i64, per_second: f64, what: &str) {
         let seconds = (until_ns - from_ns) as f64 / 1e9;
         let admitted = self.admitted(from_ns, until_ns);
-        let wanted = per_second * seconds;
-        println!("{what}: {admitted} admitted in {seconds:.2} s, at least {wanted:.0} are useful work");
+        // On a busy machine nobody was there to ask for a while.
+        let late = (self.seen.late_ns.load(Relaxed) as f64 / 1e9).min(seconds / 2.0);
+        let wanted = per_second * (seconds - late);
+        println!("{what}: {admitted} admitted in {seconds:.2} s (late {late:.2} s), {wanted:.0} are useful work");
         assert!(admitted as f64 >= wanted, "{what}: {admitted} of {wanted:.0}; {}", self.summary());
     }
 
@@ -323,7 +327,7 @@ impl Seen {
     async fn ask_plainly(&self, from_ns: i64, is_retry: bool, client: &PlainClient) {
         let attempt = if is_retry { Attempt::retry(2, Cause::Transient) } else { Attempt::ORIGINAL };
         let reserve = Reserve { no_release: true, ..Reserve::new(reservation_id().unwrap(), attempt) };
-        let reserved = client.reserve(&pay(), &reserve, WITHIN).await;
+        let reserved = client.reserve(&pay(), &reserve, WITHIN_PLAINLY).await;
         let until_ns = boot_time_ns();
         self.longest_ns.fetch_max(until_ns - from_ns, Relaxed);
         match reserved {

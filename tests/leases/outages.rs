@@ -69,8 +69,12 @@ pub(crate) fn nothing_blocks(fleet: &Fleet) {
 /// Back after an outage: T4, as the daemon sees it too, and useful work again.
 pub(crate) async fn returned(setting: &Setting, fleet: &Fleet, within_ms: i64, what: &str) {
     let (start_ns, operator) = (boot_time_ns(), setting.operator());
-    eventually(Duration::from_millis(within_ms.unsigned_abs()), what, async || {
-        operator.lent().await.1 >= fleet.members.len() && fleet.standing(Standing::Leased) == fleet.members.len()
+    eventually(BOUND, what, async || {
+        let (lent, all) = (operator.lent().await, fleet.members.len());
+        let standing = fleet.standing(Standing::Leased);
+        let in_time = boot_time_ns() - start_ns <= within_ms * MS;
+        assert!(in_time, "{what}: after {within_ms} ms {lent:?} is lent, {standing} of {all} are leased");
+        lent.1 >= all && standing == all
     })
     .await;
     println!("{what}: all leased within {} ms, at most {within_ms} ms", (boot_time_ns() - start_ns) / MS);

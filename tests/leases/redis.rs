@@ -41,9 +41,23 @@ fn case(setting: &Setting, start_ns: i64) -> Case {
     case
 }
 
+/// One fleet at a time: fifty clients and all they speak to fill a small machine. Held by whoever has the file, since tests
+/// may run in processes of their own.
+async fn alone() -> fs::File {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("one-fleet-at-a-time");
+    let file = fs::File::create(path).unwrap();
+    tokio::task::spawn_blocking(move || {
+        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+        file
+    })
+    .await
+    .unwrap()
+}
+
 /// Redis and every daemon: decisions follow the curve, nothing waits, and all are leased again in time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_redis_and_every_daemon_killed_under_fifty_clients() {
+    let _alone = alone().await;
     let mut setting = Setting::with(On::Redis7, &policy(), REPLICAS, &[]);
     let start_ns = boot_time_ns();
     let (fleet, lent) = fleet(&setting).await;
@@ -65,6 +79,7 @@ async fn q11_redis_and_every_daemon_killed_under_fifty_clients() {
 /// It answers nobody for a while, and nothing is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_redis_stands_still_under_fifty_clients() {
+    let _alone = alone().await;
     let mut setting = Setting::with(On::Redis7, &policy(), REPLICAS, &[]);
     let start_ns = boot_time_ns();
     let (fleet, lent) = fleet(&setting).await;
@@ -79,6 +94,7 @@ async fn q11_redis_stands_still_under_fifty_clients() {
 /// It forgets everything; it comes back with the state of a while ago; it forgets again at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_redis_is_flushed_and_restored_from_an_old_dump_under_fifty_clients() {
+    let _alone = alone().await;
     let mut setting = Setting::with(On::Redis7, &policy(), REPLICAS, &[]);
     let start_ns = boot_time_ns();
     let (fleet, _) = fleet(&setting).await;
@@ -105,6 +121,7 @@ async fn q11_redis_is_flushed_and_restored_from_an_old_dump_under_fifty_clients(
 /// Replicas that answer from leases of their own, to callers that hold none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_replicas_that_lease_go_on_while_redis_is_away() {
+    let _alone = alone().await;
     const CALLERS: usize = 3;
     let mut setting = Setting::with(On::Redis7, &policy(), REPLICAS, &["--lease"]);
     let start_ns = boot_time_ns();
@@ -149,6 +166,7 @@ async fn q11_replicas_that_lease_go_on_while_redis_is_away() {
 /// An hour forward, an hour back: what leases say does not hang on the store's clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_the_clock_of_redis_is_set_by_an_hour_forward_and_back() {
+    let _alone = alone().await;
     let directory = tempfile::tempdir().unwrap();
     let shift = directory.path().join("shift");
     fs::write(&shift, [0; 8]).unwrap();
