@@ -1,6 +1,7 @@
 //! The hot part: local decisions of one dependency, by any number of threads.
 
 mod ending;
+mod look;
 
 use std::{
     cell::Cell,
@@ -15,18 +16,19 @@ use std::{
 
 use super::{
     control::Control,
-    segment::{
-        Cells, EARN_ON_SUCCESS, LEASED, LIMITED, RETRIES_OFF, SHADOW, SLOTS, Slot, UnitCell, UnitSlot, by_class, needed,
-    },
+    segment::{Cells, EARN_ON_SUCCESS, LEASED, LIMITED, SHADOW, SLOTS, Slot, needed},
     spent::{self, Spent, UnitSpent},
     word::{CLOCK_MAX, Flight, Level, Missed, Tag},
 };
 use crate::{
-    decision::{Attempt, Cause, Cost, Denied, DenyReason, Priority},
+    decision::{Attempt, Cause, Cost, Denied, Priority},
     ids::UnitId,
     lease::{FallbackRules, Usage},
     units::MICROS_PER_TOKEN,
 };
+
+pub(super) use look::find;
+use look::{final_refusal, look_at_unit};
 
 /// A thread that finds the words between two segments this often leaves the decision to the coordinator.
 const TRIES: usize = 16;
@@ -484,35 +486,4 @@ impl Share {
             }
         }
     }
-}
-
-/// Refusals that do not depend on levels.
-fn final_refusal(ask: &LocalAsk<'_>, flags: u32, attempts: u32) -> Option<Denied> {
-    if ask.attempt.is_retry() && flags & RETRIES_OFF != 0 {
-        return Some(Denied::because(DenyReason::RetriesOff));
-    }
-    (ask.attempt.number > attempts).then(|| Denied { impossible: true, ..Denied::because(DenyReason::AttemptLimit) })
-}
-
-/// The cell of a unit, and its numbers.
-pub(super) fn find(cells: &Cells, odd: bool, unit: UnitId) -> Option<(&UnitCell, &UnitSlot)> {
-    cells.iter().map(|cell| (cell, cell.slot(odd))).find(|(_, slot)| slot.id.load(Relaxed) == unit.raw())
-}
-
-/// A unit's bucket, its clock, burst and the level needed, if it covers the cost.
-fn look_at_unit<'a>(
-    cells: &'a Cells,
-    tag: Tag,
-    elapsed_ns: i64,
-    priority: Priority,
-    cost: &Cost,
-) -> Result<(&'a UnitCell, i64, i64, i64), Missed> {
-    let (cell, slot) = find(cells, tag.is_odd(), cost.unit).ok_or(Missed::Short)?;
-    let part = slot.read();
-    let keep = by_class(priority, &part.keep_sheddable, &part.keep_default, &part.keep_critical);
-    let (clock, needed) = (part.pace().at(elapsed_ns), needed(part.burst, cost.amount_micros, *keep));
-    if cell.level.lacks(tag, clock, part.burst, needed) {
-        return Err(Missed::Short);
-    }
-    Ok((cell, clock, part.burst, needed))
 }
