@@ -61,9 +61,17 @@ impl Lenders {
         with_beat: bool,
         now: Instant,
     ) -> Result<Ground, StoreError> {
-        let beats = with_beat || {
-            let beating = self.beating.lock().unwrap_or_else(PoisonError::into_inner);
-            beating.get(dependency).is_none_or(|last| now.saturating_duration_since(*last) >= self.every / 2)
+        let beats = {
+            let mut beating = self.beating.lock().unwrap_or_else(PoisonError::into_inner);
+            let last = beating.get_mut(dependency);
+            let old = |last: &Instant| now.saturating_duration_since(*last) >= self.every / 2;
+            let beats = with_beat || last.as_deref().is_none_or(old);
+            // Noted before it is answered: of the calls of one pipeline one brings it, or what lies between them would
+            // look like a gain of the store's clock.
+            if let Some(last) = last.filter(|_| beats) {
+                *last = now;
+            }
+            beats
         };
         let beat = beats.then(|| beat(&self.clock));
         self.grounds.ground(identity, self.epochs.remembered(dependency), beat)
@@ -83,11 +91,7 @@ impl Lenders {
         let mut beating = self.beating.lock().unwrap_or_else(PoisonError::into_inner);
         if !needs_beats {
             beating.remove(dependency);
-        } else if let Some(last) = beating.get_mut(dependency) {
-            if ground.beat.is_some() {
-                *last = now;
-            }
-        } else if beating.len() < BEATING_MAX {
+        } else if !beating.contains_key(dependency) && beating.len() < BEATING_MAX {
             beating.insert(dependency.clone(), now);
         }
     }
@@ -143,9 +147,11 @@ mod tests {
         lenders.learned(&b, &first, epoch, false, start);
         assert!(lenders.due(start + every / 2).is_empty());
         assert_eq!(lenders.ground(&a, 7, false, start + every / 4).unwrap().beat, None);
-        assert!(lenders.ground(&a, 7, true, start + every / 4).unwrap().beat.is_some());
         assert_eq!(lenders.ground(&a, 7, false, start).unwrap().remembered, epoch);
         assert_eq!(lenders.due(start + every), std::slice::from_ref(&a));
+        assert!(lenders.ground(&a, 7, false, start + every / 2).unwrap().beat.is_some());
+        assert_eq!(lenders.ground(&a, 7, false, start + every / 2).unwrap().beat, None, "of one pipeline one");
+        assert!(lenders.ground(&a, 7, true, start + every / 2).unwrap().beat.is_some());
         let second = lenders.ground(&a, 7, false, start + every).unwrap();
         lenders.learned(&a, &second, epoch, true, start + every);
         assert!(lenders.due(start + every).is_empty());
