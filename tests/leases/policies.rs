@@ -61,7 +61,7 @@ async fn a13_policies_changed_all_the_time_mint_nothing_under_leases() {
     let (fleet, _) = settled(&setting, &setting.endpoints()).await;
     let operator = setting.operator();
     let mut case = Case::new(&setting.policy, 5, 0, start_ns);
-    let variants = [policy_of(80, 40, 10), POLICY.replace("ratio = 0.2", "ratio = 0.1"), POLICY.to_owned()];
+    let variants = [policy_of(80, 20, 10), POLICY.replace("ratio = 0.2", "ratio = 0.1"), POLICY.to_owned()];
     let until_ns = boot_time_ns() + 2_000 * MS;
     let mut changes = 0;
     while boot_time_ns() < until_ns {

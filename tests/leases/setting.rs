@@ -38,8 +38,8 @@ pub(crate) const REST_MS: i64 = 5_000;
 pub(crate) const RETURN_MS: i64 = QUARANTINE_MS + 2 * TIMING.renew_max_ms + 2_000;
 
 /// 100 attempts per second.
-pub(crate) const POLICY: &str = "admission = { rate = \"100/s\", burst = 50 }\n\
-                                 retry = { ratio = 0.2, floor = \"2/s\", burst = 20 }\n\
+pub(crate) const POLICY: &str = "admission = { rate = \"100/s\", burst = 25 }\n\
+                                 retry = { ratio = 0.2, floor = \"2/s\", burst = 15 }\n\
                                  lease = { enabled = true, part = 0.8, curve = [\"100% 1s\", \"50% 1s\"] }\n\
                                  fallback = { originals = \"10%\", retries = \"earned\" }\n";
 
