@@ -126,6 +126,8 @@ async fn lent(setting: &Setting, within_ms: i64, what: &str) {
 
 /// The daemon behind two agents is killed, and comes back: they go on along their curves, then by the fallback, and are
 /// leased again. Their health says what is the matter.
+///
+/// Seen to fail with an agent that does not follow whether its daemon can be reached.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a27_agents_go_on_while_the_daemon_behind_them_is_away_and_say_so() {
     let mut setting = Setting::new(On::Memory, POLICY);
@@ -170,6 +172,8 @@ async fn a27_agents_go_on_while_the_daemon_behind_them_is_away_and_say_so() {
 }
 
 /// An agent is killed and started again under its name: its callers fail at once meanwhile, and nothing is admitted twice.
+///
+/// Seen to fail with renewals whose buckets start full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_an_agent_that_is_killed_and_started_again_costs_no_more_than_the_bound() {
     let setting = Setting::new(On::Memory, POLICY);

@@ -93,6 +93,7 @@ async fn refusals_widen_nothing(code: Code) -> (usize, f64) {
     (beyond, lent)
 }
 
+/// Seen to fail with an overloaded coordinator taken for one that is away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a16_a_coordinator_that_is_overloaded_does_not_widen_the_budget() {
     let (beyond, _) = refusals_widen_nothing(Code::ResourceExhausted).await;
@@ -107,6 +108,8 @@ async fn a16_a_coordinator_that_is_unavailable_leads_to_the_fallback_and_no_furt
 }
 
 /// One endpoint is dead for good, one accepts and never answers, and the one that lives is started again.
+///
+/// Seen to fail with an endpoint that failed and is not left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a17_dead_and_silent_endpoints_are_passed_over_and_a_restart_is_noticed() {
     let mut setting = Setting::new(On::Memory, POLICY);
@@ -135,6 +138,8 @@ async fn a17_dead_and_silent_endpoints_are_passed_over_and_a_restart_is_noticed(
 }
 
 /// Reports are held up, sent again, and arrive in the end: the ledger's counters are what was admitted, once.
+///
+/// Seen to fail with a ledger that adds whole reports instead of what is new in them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a18_usage_is_reported_once_across_an_outage() {
     let setting = Setting::new(On::Memory, POLICY);

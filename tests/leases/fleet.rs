@@ -201,6 +201,12 @@ impl Fleet {
         admissions.iter().filter(|seen| (from_ns..until_ns).contains(&seen.until_ns)).count()
     }
 
+    /// Admitted by leases since then.
+    pub(crate) fn by_lease_since(&self, from_ns: i64) -> usize {
+        let admissions = self.seen.admissions.lock().unwrap();
+        admissions.iter().filter(|seen| seen.from_ns >= from_ns && seen.source == Source::Lease).count()
+    }
+
     /// Asserts that at least so many were admitted on the average.
     pub(crate) fn assert_useful(&self, from_ns: i64, until_ns: i64, per_second: f64, what: &str) {
         let seconds = (until_ns - from_ns) as f64 / 1e9;

@@ -41,6 +41,7 @@ pub(crate) async fn settle(setting: &Setting, fleet: &Fleet) -> f64 {
 
 /// Waits for the end of both steps of the curve, and asserts that each was used.
 pub(crate) async fn curve_is_followed(fleet: &Fleet, from_ns: i64, lent: f64) {
+    let killed_ns = from_ns;
     // Each holder's curve began at its last renewal, so up to one renewal before.
     let first_ns = from_ns + (STEP_MS - TIMING.renew_max_ms - 50) * MS;
     until_ns(first_ns).await;
@@ -53,6 +54,7 @@ pub(crate) async fn curve_is_followed(fleet: &Fleet, from_ns: i64, lent: f64) {
     pass_ms(500).await;
     // The fallback: a tenth of the policy in all, in buckets that began empty.
     println!("fallback: {} in half a second", fleet.admitted(from_ns, boot_time_ns()));
+    assert_eq!(fleet.by_lease_since(killed_ns + 2 * STEP_MS * MS), 0, "a lease goes on beyond its curve");
 }
 
 /// Every answer came in time, and none was an error.
@@ -83,6 +85,7 @@ pub(crate) async fn returned(setting: &Setting, fleet: &Fleet, within_ms: i64, w
     fleet.assert_useful(from_ns, boot_time_ns(), 0.4 * fleet.rate as f64, "after the return");
 }
 
+/// Seen to fail with leases that do not end with their curve.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_a_daemon_that_is_killed_and_started_again_costs_no_more_than_the_bound() {
     let mut setting = Setting::new(On::Memory, POLICY);
@@ -139,6 +142,8 @@ async fn q11_newcomers_after_a_loss_get_nothing_that_is_still_out() {
 }
 
 /// Three times in a row, sooner than the curves end: what was lent before the first loss is still out.
+///
+/// Seen to fail with renewals whose buckets start full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_a_daemon_that_crashes_again_and_again_lends_nothing_twice() {
     let mut setting = Setting::new(On::Memory, POLICY);
@@ -156,6 +161,7 @@ async fn q11_a_daemon_that_crashes_again_and_again_lends_nothing_twice() {
     case.assert(&*fleet.end().await);
 }
 
+/// Seen to fail with leases that do not end with their curve.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_a_daemon_that_stands_still_and_goes_on_costs_no_more_than_the_bound() {
     let mut setting = Setting::new(On::Memory, POLICY);
@@ -172,36 +178,42 @@ async fn q11_a_daemon_that_stands_still_and_goes_on_costs_no_more_than_the_bound
 }
 
 /// The other part has the whole policy meanwhile, and the part that is cut off its fallback beside it.
+///
+/// Seen to fail with leases that do not end with their curve.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_a_part_of_the_fleet_is_cut_off_and_comes_back() {
     const CUT_OFF: usize = 2;
     let setting = Setting::new(On::Memory, POLICY);
     let start_ns = boot_time_ns();
     let proxy = Proxy::start(Upstream::Tcp(setting.daemons[0].grpc())).await;
-    let (mut fleet, _) = settled(&setting, &setting.endpoints()).await;
-    for _ in 0..CUT_OFF {
-        fleet.add(&[proxy.endpoint()], None, Demand::plenty(100, MEMBERS));
-    }
-    fleet.all_leased_within(RETURN_MS, "first leases by the proxy").await;
+    let (fleet, _) = settled(&setting, &setting.endpoints()).await;
+    let cut_off = Fleet::start(&[proxy.endpoint()], CUT_OFF, Demand::plenty(100, MEMBERS));
+    cut_off.all_leased_within(RETURN_MS, "first leases by the proxy").await;
     pass_ms(1_000).await;
     proxy.refuse().await;
     proxy.cut().await;
-    let cut_ns = boot_time_ns();
-    fleet.stand(Standing::Fallback, CUT_OFF).await;
+    let end_ns = boot_time_ns() + 2 * STEP_MS * MS;
+    cut_off.stand(Standing::Fallback, CUT_OFF).await;
+    until_ns(end_ns + TIMING.margin_ms * MS).await;
     pass_ms(500).await;
+    assert_eq!(cut_off.by_lease_since(end_ns), 0, "a lease goes on beyond its curve");
     // What they had is others' by then.
-    let (from_ns, until_ns) = (boot_time_ns() - 400 * MS, boot_time_ns());
-    assert!(from_ns > cut_ns + 2 * STEP_MS * MS - TIMING.renew_max_ms * MS);
-    fleet.assert_useful(from_ns, until_ns, 0.8 * RATE, "the others");
+    let until_ns = boot_time_ns();
+    fleet.assert_useful(until_ns - 400 * MS, until_ns, 0.8 * RATE, "the others");
     proxy.accept().await;
-    fleet.all_leased_within(RETURN_MS + REST_MS, "T4 after a partition").await;
+    cut_off.all_leased_within(RETURN_MS + REST_MS, "T4 after a partition").await;
     nothing_blocks(&fleet);
+    nothing_blocks(&cut_off);
     let mut case = Case::new(&setting.policy, MEMBERS + CUT_OFF, 0, start_ns);
     case.causes.beyond = i64::try_from(CUT_OFF).unwrap();
-    case.assert(&*fleet.end().await);
+    let mut admissions = fleet.end().await.admissions.lock().unwrap().clone();
+    admissions.extend(cut_off.end().await.admissions.lock().unwrap().iter());
+    case.assert_of(admissions);
 }
 
 /// What is asked happens and nobody hears of it; then nothing passes, on connections that stay open.
+///
+/// Seen to fail with leases that do not end with their curve.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a17_half_open_connections_are_left_and_lost_answers_move_no_token_twice() {
     let setting = Setting::new(On::Memory, POLICY);

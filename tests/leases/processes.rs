@@ -2,7 +2,7 @@
 
 use budget::lease::{Epoch, SyncAnswer, SyncAsk, Usage};
 use budget_client::{
-    Coordinators, Options, Standing, boot_time_ns,
+    Coordinators, Options, Source, Standing, boot_time_ns,
     leasing::{Asked, Coordinator},
 };
 use budget_tests::eventually::eventually;
@@ -28,10 +28,12 @@ fn together(fleet: &Fleet, holders: &[&HolderProcess]) -> Vec<Admission> {
 }
 
 /// It wakes with a lease whose end has passed, and admits nothing by it; its share was others' meanwhile.
+///
+/// Seen to fail with leases that do not end with their curve.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_a_holder_that_stands_still_beyond_its_curve_admits_nothing_by_it() {
     const OTHERS: usize = 3;
-    let setting = Setting::new(On::Memory, POLICY);
+    let mut setting = Setting::new(On::Memory, POLICY);
     let start_ns = boot_time_ns();
     let mut fleet = Fleet::start(&setting.endpoints(), OTHERS, Demand::plenty(100, OTHERS + 1));
     fleet.all_leased_within(RETURN_MS, "first leases").await;
@@ -45,12 +47,14 @@ async fn q11_a_holder_that_stands_still_beyond_its_curve_admits_nothing_by_it() 
     // What it held is others'.
     fleet.assert_useful(boot_time_ns() - 400 * MS, boot_time_ns(), 0.8 * RATE, "the others");
     let thawed_ns = boot_time_ns();
+    // Nobody can give it a new lease at first.
+    setting.daemon().freeze();
     holder.0.thaw();
-    eventually(BOUND, "it is leased again", async || {
-        let admissions = holder.admissions();
-        admissions.iter().any(|(seen, _)| seen.from_ns > thawed_ns && seen.source == budget_client::Source::Lease)
-    })
-    .await;
+    pass_ms(500).await;
+    let by_lease = |(seen, _): &(Admission, u32)| seen.from_ns > thawed_ns && seen.source == Source::Lease;
+    assert_eq!(holder.admissions().iter().filter(|seen| by_lease(seen)).count(), 0, "by a lease that has ended");
+    setting.daemon().thaw();
+    eventually(BOUND, "it is leased again", async || holder.admissions().iter().any(by_lease)).await;
     println!("leased again {} ms after", (boot_time_ns() - thawed_ns) / MS);
     assert!(boot_time_ns() - thawed_ns <= RETURN_MS * MS);
     pass_ms(500).await;
@@ -109,6 +113,8 @@ async fn q11_a_crash_loop_under_one_holder_id_strands_one_share_at_most() {
 
 /// The child has the lease and no driver: it decides along the curve at most, and no longer than a client without a
 /// sign of life does.
+///
+/// Seen to fail with `alive_until_ns` at the end of time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_a_forked_holder_stops_by_itself() {
     // A curve that outlasts what a client decides without its driver.
@@ -153,6 +159,8 @@ async fn q11_a_forked_holder_stops_by_itself() {
 
 /// A copy of a running holder, as from a snapshot of its machine, goes ahead under the same incarnation: the other is
 /// fenced at its next renewal, and starts anew without a lease.
+///
+/// Seen to fail with a ledger that does not fence.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_a_copied_holder_is_fenced_and_starts_anew() {
     let setting = Setting::new(On::Memory, POLICY);
