@@ -11,7 +11,7 @@ pub(super) mod shares;
 mod sync;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -87,7 +87,7 @@ pub(super) struct Leases {
     pub(super) beats: Vec<(i64, i64, i64)>,
     /// The sum of all charges.
     pub(super) charged: Amounts,
-    pub(super) holders: BTreeMap<HolderId, Record>,
+    pub(super) holders: HashMap<HolderId, Record>,
     /// When the charge of a holder changes next.
     pub(super) due: BTreeSet<(i64, HolderId)>,
     pub(super) shares: shares::Shares,
@@ -114,7 +114,7 @@ impl Leases {
             debt_ms: 0,
             beats: Vec::new(),
             charged: Amounts::default(),
-            holders: BTreeMap::new(),
+            holders: HashMap::new(),
             due: BTreeSet::new(),
             shares: shares::Shares::default(),
         }
