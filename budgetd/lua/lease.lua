@@ -285,14 +285,19 @@ local function beat(now)
       beats[#beats + 1] = b
     end
   end
+  local anchor = nil
   if known then
     local passed = math.max(0, ground.clock - known[2])
-    lending.debt = lending.debt + math.max(0, now - lending.debt - known[3] - passed)
+    local gained = now - lending.debt - known[3] - passed
+    lending.debt = lending.debt + math.max(0, gained)
+    if gained <= 0 and gained >= -LAG_KEPT_MS then
+      anchor = known
+    end
   end
   if #beats >= BEATS_MAX then
     table.remove(beats, 1)
   end
-  beats[#beats + 1] = { ground.boot, ground.clock, now - lending.debt }
+  beats[#beats + 1] = anchor or { ground.boot, ground.clock, now - lending.debt }
   lending.beats, lending_dirty = beats, true
 end
 

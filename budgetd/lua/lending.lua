@@ -9,6 +9,7 @@ local PPM <const> = 1000000
 local SHARE_ONE <const> = 10000000
 local DUE_PER_CALL_MAX <const> = 64
 local BEATS_MAX <const> = 8
+local LAG_KEPT_MS <const> = 250
 local SHARE_BUCKETS <const> = 64
 local NEVER <const> = 9007199254740991
 local EPOCH_NUMBER_MAX <const> = 4503599627370496

@@ -11,7 +11,7 @@ pub(super) mod shares;
 mod sync;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -28,6 +28,10 @@ pub use sync::HolderView;
 
 /// Most holders whose charges step down in one call. Stepping down late is safe.
 pub(super) const DUE_PER_CALL_MAX: usize = 64;
+/// A heartbeat that was under way longer than an earlier one makes ledger time lag behind the host's clock. As far as this
+/// the earlier one still counts, so that such differences are a debt once and not again with each heartbeat. Part of the
+/// margin.
+const LAG_KEPT_MS: i64 = 250;
 /// Most hosts whose clocks are compared with ledger time.
 pub(super) const BEATS_MAX: usize = 8;
 /// Most incarnations whose proofs are remembered; what others hold stays unknown until the quarantine ends.
@@ -87,7 +91,7 @@ pub(super) struct Leases {
     pub(super) beats: Vec<(i64, i64, i64)>,
     /// The sum of all charges.
     pub(super) charged: Amounts,
-    pub(super) holders: BTreeMap<HolderId, Record>,
+    pub(super) holders: HashMap<HolderId, Record>,
     /// When the charge of a holder changes next.
     pub(super) due: BTreeSet<(i64, HolderId)>,
     pub(super) shares: shares::Shares,
@@ -114,7 +118,7 @@ impl Leases {
             debt_ms: 0,
             beats: Vec::new(),
             charged: Amounts::default(),
-            holders: BTreeMap::new(),
+            holders: HashMap::new(),
             due: BTreeSet::new(),
             shares: shares::Shares::default(),
         }
@@ -220,17 +224,21 @@ impl Leases {
     /// Notes a host's clock and charges what ledger time has gained on it since its last heartbeat.
     fn beat(&mut self, boot: i64, clock_ms: i64, now_ms: i64) {
         let known = self.beats.iter().position(|(id, _, _)| *id == boot).map(|at| self.beats.remove(at));
+        let mut anchor = None;
         if let Some((_, before_clock_ms, before_ms)) = known {
             let passed_ms = clock_ms.saturating_sub(before_clock_ms).max(0);
             let gained_ms = now_ms.saturating_sub(self.debt_ms).saturating_sub(before_ms).saturating_sub(passed_ms);
             if on(Guard::ClockDebt) {
                 self.debt_ms = self.debt_ms.saturating_add(gained_ms.max(0));
             }
+            if (LAG_KEPT_MS.saturating_neg()..=0).contains(&gained_ms) {
+                anchor = Some((boot, before_clock_ms, before_ms));
+            }
         }
         if self.beats.len() >= BEATS_MAX {
             self.beats.remove(0);
         }
-        self.beats.push((boot, clock_ms, now_ms.saturating_sub(self.debt_ms)));
+        self.beats.push(anchor.unwrap_or((boot, clock_ms, now_ms.saturating_sub(self.debt_ms))));
     }
 
     /// Time that ledger time advances by, and the debt that is left.

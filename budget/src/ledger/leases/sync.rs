@@ -205,10 +205,11 @@ impl Ledger {
     /// Holders in the order of their names after `after`, at most `limit`.
     #[must_use]
     pub fn list_holders(&self, after: Option<&HolderId>, limit: usize) -> Vec<HolderView> {
-        use std::ops::Bound;
         let Some(leases) = &self.leases else { return Vec::new() };
-        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        (leases.holders.range::<HolderId, _>((from, Bound::Unbounded)))
+        let mut holders: Vec<_> =
+            leases.holders.iter().filter(|(holder, _)| after.is_none_or(|after| *holder > after)).collect();
+        holders.sort_unstable_by_key(|(holder, _)| *holder);
+        (holders.into_iter())
             .filter_map(|(holder, record)| {
                 let life = record.lives.last()?;
                 let grant = life.grants.last();

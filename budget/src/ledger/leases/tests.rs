@@ -326,6 +326,21 @@ fn ledger_time_pays_for_what_the_store_clock_gained() {
     assert_eq!(world.ledger.now_ms - start_ms, 2_500);
 }
 
+/// Seen to fail with an anchor that moves with each heartbeat: ledger time stood still half of the time.
+#[test]
+fn heartbeats_that_take_longer_now_and_then_cost_their_difference_once() {
+    let mut world = World::fresh();
+    let start_ms = world.ledger.now_ms;
+    for beat in 0..100 {
+        let late_ms = [0, 40, 5, 40, 20][beat as usize % 5];
+        world.ground.beat = Some((1, beat * 500));
+        world.clock_ms = beat * 500 + late_ms;
+        world.at(world.clock_ms);
+    }
+    let passed_ms = world.ledger.now_ms - start_ms;
+    assert!((49_400..=49_600).contains(&passed_ms), "{passed_ms}");
+}
+
 #[test]
 fn leases_off_lets_them_end_and_then_forgets_them() {
     let mut world = World::fresh();
