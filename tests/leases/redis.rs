@@ -55,6 +55,8 @@ async fn alone() -> fs::File {
 }
 
 /// Redis and every daemon: decisions follow the curve, nothing waits, and all are leased again in time.
+///
+/// Seen to fail with leases that do not end with their curve.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_redis_and_every_daemon_killed_under_fifty_clients() {
     let _alone = alone().await;
@@ -77,6 +79,8 @@ async fn q11_redis_and_every_daemon_killed_under_fifty_clients() {
 }
 
 /// It answers nobody for a while, and nothing is lost.
+///
+/// Seen to fail with leases that do not end with their curve.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_redis_stands_still_under_fifty_clients() {
     let _alone = alone().await;
