@@ -72,6 +72,8 @@ async fn q11_a_holder_that_stands_still_beyond_its_curve_admits_nothing_by_it() 
 }
 
 /// A crash loop under one name strands no more than one fair share, and gives back all of it in time.
+///
+/// Seen to fail with a share for each incarnation instead of each name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_a_crash_loop_under_one_holder_id_strands_one_share_at_most() {
     const OTHERS: usize = 3;
@@ -94,7 +96,7 @@ async fn q11_a_crash_loop_under_one_holder_id_strands_one_share_at_most() {
             .sum();
         println!("life {life}: {} micros/s are charged to its name", charged);
         // A fair share is a quarter of 80 per second.
-        assert!(charged <= 80 * 1_000_000 / 4 + 5_000_000, "{charged}");
+        assert!(charged <= 80 * 1_000_000 / 4 + 1_000_000, "{charged}");
         holder.0.kill();
         ended.push(holder);
     }
