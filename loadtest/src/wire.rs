@@ -69,7 +69,7 @@ pub(crate) struct PreparedEncoder(BufferSettings);
 /// What the closed loop wants to know of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// To a Reserve: admitted on the ledger, not by a fallback.
+    /// To a Reserve: admitted on the ledger or from a lease, not by a fallback.
     Admitted,
     /// To a Release: applied.
     Released,
@@ -224,7 +224,11 @@ impl Encoder for PreparedEncoder {
 impl From<&pb::ReserveResponse> for Verdict {
     fn from(answer: &pb::ReserveResponse) -> Self {
         match &answer.decision {
-            Some(pb::reserve_response::Decision::Admitted(_)) if answer.mode() == pb::Mode::Exact => Self::Admitted,
+            Some(pb::reserve_response::Decision::Admitted(_))
+                if matches!(answer.mode(), pb::Mode::Exact | pb::Mode::Leased) =>
+            {
+                Self::Admitted
+            }
             Some(pb::reserve_response::Decision::Admitted(_) | pb::reserve_response::Decision::Denied(_)) | None => {
                 Self::Refused
             }
