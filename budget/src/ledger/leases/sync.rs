@@ -26,7 +26,7 @@ pub struct HolderView {
     pub incarnation: Incarnation,
     /// Its weight.
     pub weight: i64,
-    /// What it asks for, parts of [`SHARE_ONE`].
+    /// What it asks for, parts of [`SHARE_ONE`](crate::lease::SHARE_ONE).
     pub demand: i64,
     /// Its latest lease.
     pub value: Amounts,
