@@ -16,6 +16,8 @@ use budget_client::leasing::Leased;
 const SHARDS: usize = 64;
 /// Most records; what finds no room is decided by the inner store.
 const RECORDS_MAX: usize = 1 << 20;
+/// Most ends that are waited for, those of records that have gone before their time included.
+const ENDS_MAX: usize = 4 * RECORDS_MAX;
 /// Ended records that are dropped by one call.
 const DROPPED_PER_CALL_MAX: usize = 8;
 const NANOS_PER_MS: i64 = 1_000_000;
@@ -73,7 +75,8 @@ impl Records {
     }
 
     pub(super) fn has_room(&self, id: ReservationId) -> bool {
-        self.shard(id).records.len() < RECORDS_MAX / SHARDS
+        let shard = self.shard(id);
+        shard.records.len() < RECORDS_MAX / SHARDS && shard.ends.len() < ENDS_MAX / SHARDS
     }
 
     pub(super) fn open(
@@ -108,12 +111,17 @@ impl Records {
     pub(super) fn close(&self, id: ReservationId, now_ns: i64) -> Option<Closed> {
         let mut shard = self.shard(id);
         let record = shard.records.get_mut(&id)?;
+        let until_ns = record.until_ns;
         let closed = match record.open.take() {
             None => Closed::Before,
             // The slot has ended with the permit; dropped, it stays spent.
-            Some(_) if record.until_ns <= now_ns => Closed::Expired,
+            Some(_) if until_ns <= now_ns => Closed::Expired,
             Some((leased, spent)) => Closed::Now(leased, spent),
         };
+        if shard.records.len() > RECORDS_MAX / SHARDS / 2 {
+            // Open ones need the room; a second release is answered by the inner store then, which does not know it.
+            shard.records.remove(&id);
+        }
         shard.drop_ended(now_ns);
         Some(closed)
     }
