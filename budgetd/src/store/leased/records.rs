@@ -30,7 +30,7 @@ pub(super) struct Records {
 #[derive(Default)]
 struct Shard {
     records: HashMap<ReservationId, Record>,
-    /// Every record once, by its end.
+    /// An end for every record, and for those that went before their time.
     ends: BinaryHeap<Reverse<(i64, ReservationId)>>,
 }
 
@@ -90,10 +90,8 @@ impl Records {
     ) {
         let mut shard = self.shard(id);
         shard.drop_ended(now_ns);
-        let record = Record { open: Some((leased, spent)), admitted, until_ns };
-        if shard.records.insert(id, record).is_none() {
-            shard.ends.push(Reverse((until_ns, id)));
-        }
+        shard.records.insert(id, Record { open: Some((leased, spent)), admitted, until_ns });
+        shard.ends.push(Reverse((until_ns, id)));
     }
 
     pub(super) fn find(&self, id: ReservationId, now_ns: i64) -> Option<Known> {
@@ -137,7 +135,10 @@ impl Shard {
                 Some(Reverse((until_ns, _))) if *until_ns <= now_ns => {}
                 Some(_) | None => return,
             }
-            if let Some(Reverse((_, id))) = self.ends.pop() {
+            // An id whose record went before its time may have come back with a later end.
+            if let Some(Reverse((_, id))) = self.ends.pop()
+                && self.records.get(&id).is_some_and(|record| record.until_ns <= now_ns)
+            {
                 self.records.remove(&id);
             }
         }
@@ -153,5 +154,60 @@ impl Known {
             Some(left_ms) => Answer::Admitted(Admitted { permit_ttl_ms: left_ms, replayed: true, ..self.admitted }),
             None => Answer::Denied(Denied::because(DenyReason::AlreadyReleased)),
         }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use budget::{
+        holder::{Local, LocalAsk},
+        lease::{FallbackRules, LocalOriginals},
+    };
+    use budget_client::{
+        Dependency, Error,
+        leasing::{Asked, Coordinator, Leasing, LeasingOptions},
+    };
+    use budget_proto::convert::SyncReply;
+
+    use super::*;
+
+    struct Silent;
+
+    impl Coordinator for Silent {
+        async fn sync(&self, _: &[Asked]) -> Vec<Result<SyncReply, Error>> {
+            std::future::pending().await
+        }
+    }
+
+    /// Seen to fail with ends that take whatever record has their id.
+    #[tokio::test]
+    async fn an_earlier_end_of_the_same_id_takes_no_later_record() {
+        let fallback = FallbackRules { originals: LocalOriginals::Allow, retries_earned: false, units: Box::default() };
+        let leasing = Leasing::start(Silent, LeasingOptions { fallback, ..LeasingOptions::default() }).unwrap();
+        let leased = leasing.dependency(&Dependency::new("pay").unwrap()).unwrap();
+        let records = Records::default();
+        let open = |id: u8, until_ns, now_ns| {
+            let Local::Admitted(spent) = leased.reserve_beyond(&LocalAsk::ORIGINAL) else { panic!("not admitted") };
+            let admitted = Admitted {
+                start_after_ms: 0,
+                permit_ttl_ms: 1,
+                attempts_left: 1,
+                replayed: false,
+                would_be_denied: None,
+            };
+            // Equal last bytes: one shard.
+            let mut bytes = [0; 16];
+            bytes[0] = id;
+            records.open(ReservationId(bytes), Arc::clone(&leased), spent, admitted, until_ns, now_ns);
+            ReservationId(bytes)
+        };
+        let first = open(1, 10, 0);
+        open(1, 1_000, 1);
+        open(2, 1_000, 20);
+        assert!(matches!(records.close(first, 21), Some(Closed::Now(..))));
+        assert!(matches!(records.close(first, 22), Some(Closed::Before)));
+        open(3, 5_000, 2_000);
+        assert!(records.find(first, 2_000).is_none(), "gone at its own end");
     }
 }
