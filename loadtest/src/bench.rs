@@ -1,5 +1,7 @@
 //! `loadtest bench`: starts the servers, warms them up, alternates slices over the rounds, and reports.
 
+mod report;
+
 use std::{
     fs,
     hash::{BuildHasher, RandomState},
@@ -10,6 +12,7 @@ use std::{
 };
 
 use clap::Args;
+use report::{Report, Row};
 use tempfile::TempDir;
 use tokio::{
     runtime,
@@ -22,7 +25,6 @@ use crate::{
     driver::{Dependencies, Driver, Slice},
     policies,
     redis_server::RedisServer,
-    report::{Report, Row},
     server_process::{ServerProcess, cpu_micros},
 };
 

@@ -8,7 +8,9 @@ mod daemon;
 mod driver;
 mod echo;
 mod policies;
+mod record;
 mod redis_server;
+#[allow(dead_code, unused_imports, reason = "what runs scenarios is not there yet")]
 mod report;
 mod serve;
 mod server_process;
@@ -34,6 +36,10 @@ struct Arguments {
 enum Command {
     /// Compares budgetd, on memory and on Redis, with a bare server that only answers.
     Bench(bench::Options),
+    /// Compares two runs, JSON, on the same load: before and after a change or a roll-out.
+    Compare(report::CompareOptions),
+    /// Shows a run, JSON, once more: its summary, page or picture.
+    Show(report::ShowOptions),
     /// The bare server; started by the benchmark.
     #[command(hide = true)]
     ServeEcho,
@@ -45,6 +51,8 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Bench(options) => bench::main(&options),
+        Command::Compare(options) => report::compare_main(&options),
+        Command::Show(options) => report::show(&options),
         Command::ServeEcho => serve::echo(),
         Command::ServeDaemon(options) => serve::daemon(options),
     };
