@@ -27,10 +27,10 @@ svg{--ground:#fff;--ink:#1b1d21;--soft:#5b616b;--hair:#dddfe3;--ref:#e1e4e8;--ba
 --c0:#6b7280;--c1:#d1420a;--c2:#b07d00;--c3:#0063b1;--c4:#00875f;--c5:#b0479a;--c6:#22262e;--c7:#1295b5}\
 @media(prefers-color-scheme:dark){svg{--ground:#15181c;--ink:#e9ebee;--soft:#a2a9b4;--hair:#2e333b;--ref:#333a44;--band:#f59e0b22;--mark:#f3b765;\
 --c0:#a3abb8;--c1:#ff7d45;--c2:#e8bd3f;--c3:#5cb2ff;--c4:#3fd0a0;--c5:#ea8fd6;--c6:#e9ebee;--c7:#5fd0ea}}\
-.ground{fill:var(--ground);stroke:var(--hair)}.title{font-size:18px;font-weight:700}.name{font-size:15px;font-weight:700}\
+.ground{fill:var(--ground);stroke:var(--hair)}.title{font-size:18px;font-weight:700}.name{font-size:15px;font-weight:700;fill:var(--c)}\
 .soft{fill:var(--soft)}.small{font-size:12px}.big{font-size:19px;font-weight:700}.hair{stroke:var(--hair)}.ref{fill:var(--ref)}\
 .band{fill:var(--band)}.mark{fill:var(--mark);font-size:12px}.edge{stroke:var(--mark);stroke-opacity:.5}\
-.curve{fill:var(--c);fill-opacity:.28;stroke:var(--c);stroke-width:1.6;stroke-linejoin:round}\
+.area{fill:var(--c);fill-opacity:.25}.curve{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}\
 .s0{--c:var(--c0)}.s1{--c:var(--c1)}.s2{--c:var(--c2)}.s3{--c:var(--c3)}.s4{--c:var(--c4)}.s5{--c:var(--c5)}.s6{--c:var(--c6)}.s7{--c:var(--c7)}";
 
 /// The picture, SVG.
@@ -92,18 +92,20 @@ fn row(svg: &mut String, run: &StrategyRun, slot: usize, top: f64, most: u64) {
     let base = top + RISE + 6.0;
     let _ = write!(
         svg,
-        "<g class=\"s{slot}\"><text class=\"name\" x=\"24\" y=\"{:.0}\" fill=\"var(--c)\">{}</text><text class=\"soft small\" x=\"24\" y=\"{:.0}\">{}</text>\
+        "<g class=\"s{slot}\"><text class=\"name\" x=\"24\" y=\"{:.0}\">{}</text><text class=\"soft small\" x=\"24\" y=\"{:.0}\">{}</text>\
          <path class=\"hair\" d=\"M{LEFT} {base}h{SPAN}\"/>",
         base - 22.0,
         escape(&short(&run.name)),
         base - 4.0,
         escape(&short(&run.label)),
     );
-    let offered = area(&run.series.offered, base, most);
-    let received = area(&run.series.received, base, most);
+    // Closed to the base line where it is an area.
+    let (from, to) = (format!("M{LEFT} {base:.1}L"), format!("L{:.1} {base:.1}Z", LEFT + SPAN));
+    let offered = line(&run.series.offered, base, most);
+    let received = line(&run.series.received, base, most);
     let _ = writeln!(
         svg,
-        "<path class=\"ref\" d=\"{offered}\"/><path class=\"curve\" d=\"{received}\"/>\
+        "<path class=\"ref\" d=\"{from}{offered}{to}\"/><path class=\"area\" d=\"{from}{received}{to}\"/><path class=\"curve\" d=\"M{received}\"/>\
          <text class=\"big\" x=\"762\" y=\"{:.0}\" text-anchor=\"end\">{}</text><text class=\"big\" x=\"856\" y=\"{:.0}\" text-anchor=\"end\">{}</text></g>",
         base - 8.0,
         run.totals.amplification().map_or(cells::NA.to_owned(), |value| format!("{}×", cells::number(value))),
@@ -112,19 +114,16 @@ fn row(svg: &mut String, run: &StrategyRun, slot: usize, top: f64, most: u64) {
     );
 }
 
-/// A closed curve from the first bin to the last.
-fn area(values: &[u64], base: f64, most: u64) -> String {
-    if values.is_empty() {
-        return String::new();
-    }
-    let step = SPAN / float(values.len());
-    let mut path = format!("M{LEFT} {base:.1}");
+/// The points of a curve, from edge to edge.
+fn line(values: &[u64], base: f64, most: u64) -> String {
+    let step = SPAN / float(values.len().max(1));
+    let height = |value: &u64| base - RISE * wide(*value) / wide(most);
+    let mut points = format!("{LEFT} {:.1}", values.first().map_or(base, height));
     for (at, value) in values.iter().enumerate() {
-        let y = base - RISE * wide(*value) / wide(most);
-        let _ = write!(path, "L{:.1} {y:.1}", LEFT + step * (float(at) + 0.5));
+        let _ = write!(points, "L{:.1} {:.1}", LEFT + step * (float(at) + 0.5), height(value));
     }
-    let _ = write!(path, "L{:.1} {base:.1}Z", LEFT + SPAN);
-    path
+    let _ = write!(points, "L{:.1} {:.1}", LEFT + SPAN, values.last().map_or(base, height));
+    points
 }
 
 fn foot(svg: &mut String, scenario: &ScenarioRun, most: u64, bottom: f64) {

@@ -108,9 +108,9 @@ const FIXED: [Row; 23] = [
         ratio(run.totals.duplicates, run.totals.executed)
     }),
     (TIME, "p50", "from when an operation was due to its end", Unit::Millis, Better::Less, |run| run.latency.p50),
-    (TIME, "p90", "the same", Unit::Millis, Better::Less, |run| run.latency.p90),
-    (TIME, "p99", "the same", Unit::Millis, Better::Less, |run| run.latency.p99),
-    (TIME, "p99.9", "the same", Unit::Millis, Better::Less, |run| run.latency.p999),
+    (TIME, "p90", "from when an operation was due to its end", Unit::Millis, Better::Less, |run| run.latency.p90),
+    (TIME, "p99", "from when an operation was due to its end", Unit::Millis, Better::Less, |run| run.latency.p99),
+    (TIME, "p99.9", "from when an operation was due to its end", Unit::Millis, Better::Less, |run| run.latency.p999),
     (TIME, "oldest in the queue", "longest wait in the dependency's queue", Unit::Millis, Better::Less, |run| {
         run.series.queue_age_ms.iter().max().copied().and_then(of)
     }),

@@ -160,12 +160,13 @@ fn verdict(says: &str, wanted: &str, seen: &str, passed: bool) -> Verdict {
 
 /// A dependency with a queue, fed by callers whose failed attempts come back.
 fn made(seed: u64, name: &str, label: &str, variant: &str, per_100: u64) -> StrategyRun {
-    let mut random = Ids::new(seed, per_100);
+    // One plan of arrivals for all.
+    let (mut plan, mut random) = (Ids::new(seed, 0), Ids::new(seed, per_100));
     let mut series = Series::default();
     let mut queue = 0;
     for bin in 0..BINS {
         let down = OUTAGE.contains(&bin);
-        let offered = OFFERED_PER_BIN - 4 + random.bits() % 9;
+        let offered = OFFERED_PER_BIN - 4 + plan.bits() % 9;
         let refused = if per_100 == 100 || per_100 > 200 || !down { 0 } else { random.bits() % 3 };
         let late = queue > 4 * CAPACITY_PER_BIN;
         let factor = if down || late { per_100 } else { 100 + random.bits() % 3 };
