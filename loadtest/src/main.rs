@@ -8,6 +8,7 @@ mod daemon;
 mod driver;
 mod echo;
 mod policies;
+mod rate_limit;
 mod record;
 mod redis_server;
 #[allow(dead_code, unused_imports, reason = "what runs scenarios is not there yet")]

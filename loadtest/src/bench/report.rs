@@ -28,7 +28,7 @@ pub(crate) struct Report {
 /// One comparison over all rounds.
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
-    name: &'static str,
+    name: String,
     /// Calls per second of the subject to those of the echo server, median over the rounds.
     ratio_to_echo: Option<f64>,
     /// The same where the baseline is unary calls to the same server.
@@ -128,7 +128,7 @@ impl Row {
         let ratio_median = ratios.map(|spread| spread.median);
         let p99_ratio = p99_ratios.map(|spread| spread.median);
         Self {
-            name: comparison.name,
+            name: comparison.name.to_string(),
             ratio_to_echo: ratio_median.filter(|_| comparison.is_to_echo()),
             ratio_to_unary: ratio_median.filter(|_| !comparison.is_to_echo()),
             ratio: ratios,
