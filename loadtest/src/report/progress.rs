@@ -22,6 +22,9 @@ pub(crate) struct Live {
 pub(crate) struct Progress {
     quiet: bool,
     bar: ProgressBar,
+    /// Of the runs before this one.
+    before_ms: u64,
+    run_ms: u64,
 }
 
 // === impl Progress ===
@@ -29,24 +32,33 @@ pub(crate) struct Progress {
 impl Progress {
     /// Draws only on a terminal, and not there if it is to be quiet.
     pub(crate) fn new(quiet: bool) -> Self {
-        Self { quiet, bar: ProgressBar::hidden() }
+        Self { quiet, bar: ProgressBar::hidden(), before_ms: 0, run_ms: 0 }
     }
 
-    /// A scenario begins, with so many strategies side by side; the one before has ended.
-    pub(crate) fn scenario(&mut self, name: &str, total_ms: u64, strategies: usize) {
+    /// A scenario begins, of so many runs one after the other; the one before has ended.
+    pub(crate) fn scenario(&mut self, name: &str, run_ms: u64, runs: usize) {
         self.bar.finish_and_clear();
         let target = if self.quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let total_ms = run_ms.saturating_mul(u64::try_from(runs).unwrap_or(u64::MAX));
         self.bar = ProgressBar::with_draw_target(Some(total_ms), target).with_style(style());
-        let side_by_side = if strategies == 1 { "1 strategy".to_owned() } else { format!("{strategies} strategies") };
-        self.bar.set_prefix(format!("{name} ({side_by_side})"));
+        (self.before_ms, self.run_ms) = (0, 0);
+        self.bar.set_prefix(name.to_owned());
         self.bar.set_message("starting");
         self.bar.enable_steady_tick(Duration::from_millis(120));
     }
 
-    /// So far into the load.
-    pub(crate) fn tick(&self, elapsed_ms: u64, live: &Live) {
-        self.bar.set_position(elapsed_ms);
-        self.bar.set_message(says(live));
+    /// A run of the scenario begins, such as `naive, 100 clients`; the one before has ended.
+    pub(crate) fn run(&mut self, name: &str, run_ms: u64) {
+        self.before_ms = self.before_ms.saturating_add(self.run_ms);
+        self.run_ms = run_ms;
+        self.bar.set_position(self.before_ms);
+        self.bar.set_message(format!("{name}: starting"));
+    }
+
+    /// So far into the run.
+    pub(crate) fn tick(&self, elapsed_ms: u64, name: &str, live: &Live) {
+        self.bar.set_position(self.before_ms.saturating_add(elapsed_ms.min(self.run_ms)));
+        self.bar.set_message(format!("{name}: {}", says(live)));
     }
 
     /// What is going on outside the load, such as `gathering counts`.
@@ -86,10 +98,12 @@ mod tests {
     fn a_quiet_run_draws_nothing() {
         let mut progress = Progress::new(true);
         progress.scenario("storm", 1_000, 6);
-        progress.tick(500, &Live { offered: 1_500, received: 40_000, useful: 12, refused: 3 });
+        progress.run("single", 1_000);
+        progress.run("naive", 1_000);
+        progress.tick(500, "naive", &Live { offered: 1_500, received: 40_000, useful: 12, refused: 3 });
         assert!(progress.bar.is_hidden());
-        assert_eq!(progress.bar.position(), 500);
-        assert_eq!(progress.bar.message(), "offered 1,500 · received 40,000 · useful 12 · refused 3");
+        assert_eq!(progress.bar.position(), 1_500);
+        assert_eq!(progress.bar.message(), "naive: offered 1,500 · received 40,000 · useful 12 · refused 3");
         progress.note("gathering counts");
         progress.done();
         assert!(progress.bar.is_finished());
