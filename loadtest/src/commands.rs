@@ -5,7 +5,7 @@ use std::{
     env, fs,
     path::PathBuf,
     process::ExitCode,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use clap::Args;
@@ -13,8 +13,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     Error,
-    engine::{self, Settings, Standing, Watch},
-    record::{Run, SCHEMA, ScenarioRun},
+    engine::{self, Settings},
+    record::{Run, SCHEMA},
+    report::{self, Progress},
     scenario::{Scenario, Strategy, find, library},
 };
 
@@ -30,9 +31,15 @@ pub(crate) struct Options {
     /// Run only these strategies, separated by commas.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_strategy)]
     strategies: Vec<Strategy>,
-    /// Write the run as JSON.
+    /// Write the run as JSON to this file too.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write the report, a page and JSON, into this directory.
+    #[arg(long, value_name = "DIR", default_value = report::DIRECTORY)]
+    out: PathBuf,
+    /// Show no progress.
+    #[arg(long)]
+    quiet: bool,
     /// redis-server or valkey-server to start.
     #[arg(long, value_name = "PATH", default_value = "redis-server")]
     redis_server: PathBuf,
@@ -40,9 +47,6 @@ pub(crate) struct Options {
     #[arg(long, hide = true)]
     broken: bool,
 }
-
-/// Shows a line for each run.
-struct Lines;
 
 /// The demonstration.
 pub(crate) fn storm(options: &Options) -> Result<ExitCode, Error> {
@@ -80,15 +84,14 @@ fn run_all(scenarios: Vec<(Scenario, String)>, options: &Options) -> Result<Exit
             _ = terminated.recv() => Err("terminated".into()),
         }
     })?;
+    print!("{}", report::summary(&run));
+    let (page, _) = report::write(&run, &options.out)?;
     if let Some(path) = &options.json {
-        fs::write(path, serde_json::to_vec_pretty(&run)?).map_err(|error| format!("{}: {error}", path.display()))?;
+        fs::write(path, report::json(&run)?).map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    let failed = run.scenarios.iter().flat_map(|scenario| &scenario.verdicts).filter(|verdict| !verdict.passed).count();
-    if failed > 0 {
-        println!("{failed} verdicts failed");
-        return Ok(ExitCode::FAILURE);
-    }
-    Ok(ExitCode::SUCCESS)
+    println!("{}", page.display());
+    let mut verdicts = run.scenarios.iter().flat_map(|scenario| &scenario.verdicts);
+    Ok(if verdicts.all(|verdict| verdict.passed) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 async fn gathered(scenarios: Vec<(Scenario, String)>, options: &Options) -> Result<Run, Error> {
@@ -101,12 +104,12 @@ async fn gathered(scenarios: Vec<(Scenario, String)>, options: &Options) -> Resu
     };
     let mut versions = BTreeMap::from([("budgetd".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]);
     let started_at = started_at();
+    let mut progress = Progress::new(options.quiet);
     let mut runs = Vec::new();
     for (scenario, text) in &scenarios {
-        let run = engine::run(scenario, text, &settings, &mut versions, &mut Lines).await?;
-        show(&run);
-        runs.push(run);
+        runs.push(engine::run(scenario, text, &settings, &mut versions, &mut progress).await?);
     }
+    progress.done();
     let seed = options.seed.or_else(|| Some(scenarios.first()?.0.seed)).unwrap_or(1);
     let arguments = env::args().skip(1).collect();
     Ok(Run { schema: SCHEMA, seed, started_at, arguments, versions, scenarios: runs })
@@ -117,44 +120,7 @@ fn started_at() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-fn show(run: &ScenarioRun) {
-    println!("\n== {}: {} ==", run.name, run.title);
-    println!(
-        "{:<22} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
-        "", "offered", "refused", "sent", "received", "ampl.", "useful", "p99 ms", "dupl."
-    );
-    for strategy in &run.strategies {
-        let totals = &strategy.totals;
-        let name = format!("{} {}", strategy.name, strategy.variant);
-        let amplification = totals.amplification().map_or_else(|| "n/a".to_owned(), |value| format!("{value:.2}"));
-        let useful = totals.useful_share().map_or_else(|| "n/a".to_owned(), |value| format!("{:.1}%", value * 100.0));
-        let p99 = strategy.latency.p99.map_or_else(|| "n/a".to_owned(), |value| format!("{value:.0}"));
-        println!(
-            "{name:<22} {:>8} {:>8} {:>8} {:>8} {amplification:>8} {useful:>8} {p99:>8} {:>8}",
-            totals.offered, totals.refused, totals.sent, totals.received, totals.duplicates
-        );
-    }
-    for verdict in &run.verdicts {
-        let word = if verdict.passed { "ok  " } else { "FAIL" };
-        println!("{word} {}: {} (wanted {})", verdict.says, verdict.seen, verdict.wanted);
-    }
-}
-
 fn parse_strategy(text: &str) -> Result<Strategy, String> {
     let found = Strategy::ALL.into_iter().find(|strategy| strategy.name() == text);
     found.ok_or_else(|| format!("must be one of {}", Strategy::ALL.map(Strategy::name).join(", ")))
-}
-
-// === impl Lines ===
-
-impl Watch for Lines {
-    fn scenario(&mut self, scenario: &Scenario, runs: usize) {
-        eprintln!("{}: {runs} runs", scenario.name);
-    }
-
-    fn run(&mut self, strategy: Strategy, variant: &str, duration: Duration) {
-        eprintln!("  {} {variant} ({} s)", strategy.name(), duration.as_secs_f64());
-    }
-
-    fn standing(&mut self, _: Standing) {}
 }

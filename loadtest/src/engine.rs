@@ -16,6 +16,7 @@ use crate::{
     fleet::{Cast, Done, Faults, World},
     judge,
     record::{Mark, ScenarioRun},
+    report::{Live, Progress},
     scenario::{Scenario, Strategy},
 };
 
@@ -37,23 +38,14 @@ pub(crate) struct Settings {
     pub(crate) redis_server: PathBuf,
 }
 
-/// How far a run is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Standing {
-    pub(crate) elapsed_ms: u64,
-    pub(crate) offered: u64,
-    pub(crate) received: u64,
-    pub(crate) useful: u64,
-    pub(crate) refused: u64,
-}
-
-/// Is told how it goes.
-pub(crate) trait Watch {
-    /// A scenario begins, of so many runs.
-    fn scenario(&mut self, scenario: &Scenario, runs: usize);
-    /// A run begins.
-    fn run(&mut self, strategy: Strategy, variant: &str, duration: Duration);
-    fn standing(&mut self, standing: Standing);
+/// Shows how far it is, over all runs of a scenario.
+#[derive(Debug)]
+struct Watch<'a> {
+    progress: &'a mut Progress,
+    /// Of the runs before this one.
+    before_ms: u64,
+    before: Live,
+    latest: Live,
 }
 
 /// All that was seen of one strategy under one number of clients.
@@ -75,17 +67,20 @@ pub(crate) async fn run(
     text: &str,
     settings: &Settings,
     versions: &mut BTreeMap<String, String>,
-    watch: &mut (dyn Watch + Send),
+    progress: &mut Progress,
 ) -> Result<ScenarioRun, Error> {
     let wanted = |strategy: &Strategy| settings.strategies.is_empty() || settings.strategies.contains(strategy);
     let strategies: Vec<Strategy> = scenario.strategies.iter().copied().filter(wanted).collect();
     let (duration, varied) = (scenario.duration(settings.quick), scenario.clients(settings.quick));
-    watch.scenario(scenario, strategies.len() * varied.len());
+    let each_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let runs = strategies.len() * varied.len();
+    progress.scenario(&scenario.name, each_ms.saturating_mul(u64::try_from(runs)?), strategies.len());
+    let mut watch = Watch { progress, before_ms: 0, before: Live::default(), latest: Live::default() };
     let mut outcomes = Vec::new();
     for clients in &varied {
         for strategy in &strategies {
             let variant = if varied.len() == 1 { String::new() } else { format!("{clients} clients") };
-            watch.run(*strategy, &variant, duration);
+            watch.progress.note(&format!("starting {} {variant}", strategy.name()));
             let cast = Cast {
                 scenario,
                 text,
@@ -96,9 +91,10 @@ pub(crate) async fn run(
                 broken: settings.broken,
                 redis_server: &settings.redis_server,
             };
-            let ran = run_one(cast, duration, versions, watch).await;
+            let ran = run_one(cast, duration, versions, &mut watch).await;
             let (counts, told, done) =
                 ran.map_err(|error| format!("{}, {}: {error}", scenario.name, strategy.name()))?;
+            watch.next(each_ms);
             outcomes.push(Outcome { strategy: *strategy, clients: *clients, variant, duration, counts, told, done });
         }
     }
@@ -109,7 +105,7 @@ pub(crate) async fn run(
         title: scenario.title.clone(),
         story: scenario.story.trim().to_owned(),
         policy: scenario.policy.trim().to_owned(),
-        duration_ms: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
+        duration_ms: each_ms,
         bin_ms: scenario.bin_ms(),
         marks: marks(scenario),
         strategies: outcomes.iter().map(|outcome| gather::strategy_run(scenario, outcome)).collect(),
@@ -133,7 +129,7 @@ async fn run_one(
     cast: Cast<'_>,
     duration: Duration,
     versions: &mut BTreeMap<String, String>,
-    watch: &mut (dyn Watch + Send),
+    watch: &mut Watch<'_>,
 ) -> Result<(Counts, Vec<Told>, Vec<Done>), Error> {
     let scenario = cast.scenario;
     let mut world = World::start(cast).await?;
@@ -151,12 +147,7 @@ async fn run_one(
 }
 
 /// Does what the scenario does to the fleet, and listens to the callers, until all of them have ended.
-async fn attend(
-    world: &mut World<'_>,
-    faults: &mut Faults,
-    start_ns: i64,
-    watch: &mut (dyn Watch + Send),
-) -> Result<(), Error> {
+async fn attend(world: &mut World<'_>, faults: &mut Faults, start_ns: i64, watch: &mut Watch<'_>) -> Result<(), Error> {
     let mut last: Vec<Option<(u64, u64, u64)>> = vec![Some((0, 0, 0)); world.callers.len()];
     let mut closed = vec![false; world.callers.len()];
     let mut looks = time::interval(LOOK_EVERY);
@@ -193,17 +184,43 @@ async fn attend(
             Event::Look => {
                 let received = world.received().await?;
                 let sum = |of: fn(&(u64, u64, u64)) -> u64| last.iter().flatten().map(of).sum();
-                watch.standing(Standing {
-                    elapsed_ms: u64::try_from((boot_time_ns() - start_ns) / 1_000_000).unwrap_or(0),
+                let live = Live {
                     offered: sum(|live| live.0),
                     received,
                     useful: sum(|live| live.1),
                     refused: sum(|live| live.2),
-                });
+                };
+                watch.look(u64::try_from((boot_time_ns() - start_ns) / 1_000_000).unwrap_or(0), live);
             }
         }
     }
     Ok(())
+}
+
+// === impl Watch ===
+
+impl Watch<'_> {
+    fn look(&mut self, elapsed_ms: u64, live: Live) {
+        self.latest = live;
+        self.progress.tick(self.before_ms.saturating_add(elapsed_ms), &self.sum());
+    }
+
+    /// This run is over.
+    fn next(&mut self, ms: u64) {
+        self.before = self.sum();
+        self.latest = Live::default();
+        self.before_ms = self.before_ms.saturating_add(ms);
+    }
+
+    const fn sum(&self) -> Live {
+        let (before, latest) = (self.before, self.latest);
+        Live {
+            offered: before.offered + latest.offered,
+            received: before.received + latest.received,
+            useful: before.useful + latest.useful,
+            refused: before.refused + latest.refused,
+        }
+    }
 }
 
 // === impl Outcome ===

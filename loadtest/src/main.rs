@@ -17,6 +17,7 @@ mod plan;
 mod policies;
 mod proxy;
 mod random;
+mod rate_limit;
 mod record;
 mod redis_server;
 mod report;
@@ -58,6 +59,10 @@ enum Command {
     All(commands::Options),
     /// Names all scenarios.
     List,
+    /// Compares two runs, JSON, on the same load: before and after a change or a roll-out.
+    Compare(report::CompareOptions),
+    /// Shows a run, JSON, once more: its summary, page or picture.
+    Show(report::ShowOptions),
     /// The bare server; started by the benchmark.
     #[command(hide = true)]
     ServeEcho,
@@ -75,6 +80,8 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Bench(options) => bench::main(&options),
+        Command::Compare(options) => report::compare_main(&options),
+        Command::Show(options) => report::show(&options),
         Command::ServeEcho => serve::echo(),
         Command::ServeDaemon(options) => serve::daemon(options),
         Command::ServeDependency(options) => serve::dependency(&options),

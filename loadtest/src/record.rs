@@ -175,7 +175,6 @@ impl Totals {
         ratio(self.useful, self.offered)
     }
 
-    #[allow(dead_code, reason = "drawn by reports")]
     /// Executed side effects that were not the first of their key, for each 1,000 operations offered.
     pub(crate) fn duplicates_per_1000(&self) -> Option<f64> {
         ratio(self.duplicates, self.offered).map(|share| share * 1_000.0)
