@@ -1,18 +1,27 @@
-//! Benchmarks of budgetd. Starts what it measures by itself; nothing else has to be built, running or reachable.
+//! Load scenarios and benchmarks of budgetd. Starts what it measures by itself; nothing else has to be built, running or reachable.
 
 mod bench;
 mod bytes_per_item;
+mod caller;
 mod calls;
+mod commands;
 mod comparisons;
 mod daemon;
+mod dependency;
 mod driver;
 mod echo;
+mod engine;
+mod fleet;
+mod judge;
+mod plan;
 mod policies;
+mod proxy;
+mod random;
 mod rate_limit;
 mod record;
 mod redis_server;
-#[allow(dead_code, unused_imports, reason = "what runs scenarios is not there yet")]
 mod report;
+mod scenario;
 mod serve;
 mod server_process;
 mod session;
@@ -27,7 +36,7 @@ use clap::{Parser, Subcommand};
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Debug, Parser)]
-#[command(name = "loadtest", about = "Benchmarks of budgetd", arg_required_else_help = true)]
+#[command(name = "loadtest", about = "Load scenarios and benchmarks of budgetd", arg_required_else_help = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -37,6 +46,19 @@ struct Arguments {
 enum Command {
     /// Compares budgetd, on memory and on Redis, with a bare server that only answers.
     Bench(bench::Options),
+    /// Shows a retry storm, and what a budget does to it: one scenario, all strategies side by side.
+    Storm(commands::Options),
+    /// Runs one scenario, by its name or from a file.
+    Run {
+        /// As `list` shows it, or a path.
+        scenario: String,
+        #[command(flatten)]
+        options: commands::Options,
+    },
+    /// Runs all scenarios.
+    All(commands::Options),
+    /// Names all scenarios.
+    List,
     /// Compares two runs, JSON, on the same load: before and after a change or a roll-out.
     Compare(report::CompareOptions),
     /// Shows a run, JSON, once more: its summary, page or picture.
@@ -44,9 +66,15 @@ enum Command {
     /// The bare server; started by the benchmark.
     #[command(hide = true)]
     ServeEcho,
-    /// A replica of budgetd; started by the benchmark.
+    /// A replica of budgetd; started by benchmarks and scenarios.
     #[command(hide = true)]
     ServeDaemon(serve::DaemonOptions),
+    /// The fake dependency; started by scenarios.
+    #[command(hide = true)]
+    ServeDependency(serve::DependencyOptions),
+    /// A process of callers; started by scenarios.
+    #[command(hide = true)]
+    ServeCallers(serve::CallerOptions),
 }
 
 fn main() -> ExitCode {
@@ -56,6 +84,12 @@ fn main() -> ExitCode {
         Command::Show(options) => report::show(&options),
         Command::ServeEcho => serve::echo(),
         Command::ServeDaemon(options) => serve::daemon(options),
+        Command::ServeDependency(options) => serve::dependency(&options),
+        Command::ServeCallers(options) => serve::caller(&options),
+        Command::Storm(options) => commands::storm(&options),
+        Command::Run { scenario, options } => commands::run(&scenario, &options),
+        Command::All(options) => commands::all(&options),
+        Command::List => commands::list(),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error}");
