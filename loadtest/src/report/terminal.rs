@@ -81,7 +81,12 @@ fn wrapped(text: &str, columns: usize) -> Vec<String> {
 
 /// Names come from files: nothing in them may steer a terminal.
 pub(super) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    let safe = |c: char| match c {
+        '\n' | '\t' => ' ',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    };
+    text.chars().map(safe).collect()
 }
 
 // === impl Look ===
@@ -321,6 +326,8 @@ mod tests {
     fn colour_is_only_where_wanted_and_names_cannot_steer_the_terminal() {
         let mut run = sample::storm(7);
         run.scenarios[0].title = "evil \x1b[2J title".to_owned();
+        run.scenarios[0].story = "two\nlines".to_owned();
+        assert!(write(&run, PLAIN).contains("  two lines\n"));
         run.scenarios[0].strategies[0].name = "a\x1b]0;x\x07".to_owned();
         assert!(!write(&run, PLAIN).contains('\x1b'));
         let coloured = write(&run, Look { colour: true, ..PLAIN });
