@@ -118,18 +118,26 @@ async fn orphaned() {
 
 async fn run(scenario: Scenario, task: Task) -> Result<ExitCode, Error> {
     let callee = Callee::connect(scenario.call.protocol, &task.dependency.0, &task.dependency.1).await?;
-    let guard = Guard::new(&scenario, &task)?;
-    if !task.untold {
-        let ready = time::timeout(READY_PATIENCE, guard.until_ready());
-        ready.await.map_err(|_| format!("budgetd was not ready within {} s", READY_PATIENCE.as_secs()))??;
-    }
     let duration = scenario.duration(task.quick);
     let joins_ns = i64::try_from(scenario.joins_at_ms(task.process)).unwrap_or(i64::MAX).saturating_mul(1_000_000);
     let mine = |arrival: &Arrival| arrival.client % scenario.processes == task.process && arrival.due_ns >= joins_ns;
     let mut plan = plan::arrivals(&scenario, task.seed, task.clients, duration);
     plan.retain(mine);
-    say(Word::Ready)?;
-    let start_ns = started().await?;
+    let (guard, start_ns) = if joins_ns > 0 {
+        // It is not there before.
+        say(Word::Ready)?;
+        let start_ns = started().await?;
+        until(start_ns.saturating_add(joins_ns)).await;
+        (Guard::new(&scenario, &task)?, start_ns)
+    } else {
+        let guard = Guard::new(&scenario, &task)?;
+        if !task.untold {
+            let ready = time::timeout(READY_PATIENCE, guard.until_ready());
+            ready.await.map_err(|_| format!("budgetd was not ready within {} s", READY_PATIENCE.as_secs()))??;
+        }
+        say(Word::Ready)?;
+        (guard, started().await?)
+    };
     let caller =
         Arc::new(Caller { scenario, task, callee, guard, start_ns, told: Mutex::default(), live: Live::default() });
     let live = Arc::clone(&caller);

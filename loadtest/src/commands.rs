@@ -64,7 +64,7 @@ pub(crate) fn run(name: &str, options: &Options) -> Result<ExitCode, Error> {
 
 /// Every scenario that comes with the program.
 pub(crate) fn all(options: &Options) -> Result<ExitCode, Error> {
-    let wanted = library()?.into_iter().filter(|(scenario, _)| !scenario.extra);
+    let wanted = library()?.into_iter().filter(|(scenario, _)| !(options.quick && scenario.extra));
     run_all(wanted.map(|(scenario, text)| (scenario, text.to_owned())).collect(), options)
 }
 

@@ -70,7 +70,7 @@ pub(crate) async fn run(
     progress: &mut Progress,
 ) -> Result<ScenarioRun, Error> {
     let wanted = |strategy: &Strategy| settings.strategies.is_empty() || settings.strategies.contains(strategy);
-    let strategies: Vec<Strategy> = scenario.strategies.iter().copied().filter(wanted).collect();
+    let strategies: Vec<Strategy> = scenario.strategies(settings.quick).iter().copied().filter(wanted).collect();
     let (duration, varied) = (scenario.duration(settings.quick), scenario.clients(settings.quick));
     let each_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let runs = strategies.len() * varied.len();

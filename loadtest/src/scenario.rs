@@ -38,7 +38,7 @@ pub(crate) struct Scenario {
     pub(crate) title: String,
     /// What to see in it, a few sentences.
     pub(crate) story: String,
-    /// Left out of `all`: shown by another scenario too, or long.
+    /// Left out of `all --quick`: long, or about a single rule.
     #[serde(default)]
     pub(crate) extra: bool,
     #[serde(default = "one_u64")]
@@ -66,7 +66,9 @@ pub(crate) struct Scenario {
     pub(crate) dependency: DependencySpec,
     pub(crate) load: Vec<Load>,
     pub(crate) call: CallSpec,
-    pub(crate) strategies: Vec<Strategy>,
+    strategies: Vec<Strategy>,
+    /// The same under `--quick`.
+    quick_strategies: Option<Vec<Strategy>>,
     /// Numbers of clients to compare; empty: [`Self::clients`] alone.
     #[serde(default)]
     pub(crate) vary_clients: Vec<u32>,
@@ -170,9 +172,18 @@ pub(crate) struct CallSpec {
     backoff_cap: Span,
     /// How long an ask of budgetd may take.
     ask_within: Option<Span>,
+    /// Admitted attempts are sent so much later, up to a time.
+    held_back: Option<HeldBack>,
     /// A stream of so many parts instead of one answer.
     #[serde(default)]
     pub(crate) parts: u32,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HeldBack {
+    by: Span,
+    until: Span,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -311,6 +322,11 @@ impl Scenario {
         self.quick_duration.filter(|_| quick).unwrap_or(self.duration).0
     }
 
+    /// Strategies to run.
+    pub(crate) fn strategies(&self, quick: bool) -> &[Strategy] {
+        self.quick_strategies.as_ref().filter(|_| quick).unwrap_or(&self.strategies)
+    }
+
     pub(crate) fn bin_ms(&self) -> u64 {
         ms(self.bin)
     }
@@ -398,6 +414,11 @@ impl CallSpec {
 
     pub(crate) fn ask_within(&self) -> Duration {
         self.ask_within.map_or(self.timeout.0, |span| span.0)
+    }
+
+    /// How long an attempt that is admitted at this time is held back.
+    pub(crate) fn held_back(&self, at_ms: u64) -> Duration {
+        self.held_back.filter(|held| at_ms < ms(held.until)).map_or(Duration::ZERO, |held| held.by.0)
     }
 
     /// The longest wait before attempt `number`.
