@@ -65,7 +65,7 @@ lease = {{ enabled = true, curve = ["100% 10s"] }}
 [dependency."{RENEWED}*"]
 admission = {{ {limits}, permit_ttl = "60s" }}
 retry = {{ burst = 100_000 }}
-lease = {{ enabled = true }}
+lease = {{ enabled = true, curve = ["100% 10s"] }}
 
 [dependency."{OPEN}*"]
 admission = {{ {limits}, permit_ttl = "10m" }}

@@ -35,8 +35,9 @@ use crate::{
 /// Between two renewals of one holder, as holders do it: 4 to 6 s.
 const INTERVAL_MS: u64 = 5_000;
 const JITTER_MS: u64 = 1_000;
-/// Rounds of all holders before anything is measured: the first ask each learns the epoch, then shares settle.
-const WARM_UP_ROUNDS: u32 = 3;
+/// Rounds of all holders before anything is measured: a store without state lends nothing for the length of a curve, then
+/// shares settle.
+const WARM_UP_ROUNDS: u32 = 6;
 /// Answers that take longer are late: a holder sends again after a second.
 const LATE: Duration = Duration::from_secs(1);
 const CALL_PATIENCE: Duration = Duration::from_secs(4);
@@ -109,8 +110,7 @@ pub(crate) async fn measure(
 ) -> Result<Renewals, Error> {
     let mut redis = RedisServer::start(redis_program, scratch, "renewals-redis").await?;
     let policies = policy_file.to_str().ok_or("a path is not UTF-8")?.to_owned();
-    let arguments =
-        ["serve-daemon", "--no-leases-out", "--store", redis.url(), "--policies", &policies].map(ToOwned::to_owned);
+    let arguments = ["serve-daemon", "--store", redis.url(), "--policies", &policies].map(ToOwned::to_owned);
     let mut process = ServerProcess::start("renewals", arguments, scratch).await?;
     let found = run(size, &mut redis, &process).await.map_err(|error| process.blame(&error))?;
     process.end().await?;

@@ -81,7 +81,7 @@ impl Replay {
                 number += 1;
                 let wanted = every_state
                     || touched
-                    || number % STATES == 0
+                    || number.is_multiple_of(STATES)
                     || !matches!(called.asked, Asked::Nothing | Asked::Step(_));
                 touched = false;
                 with_state.push(wanted);
