@@ -1,13 +1,17 @@
 //! A private redis-server (or valkey-server) on a unix socket in a scratch directory, killed when dropped.
 
 use std::{
+    env,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
 };
 
 use deadpool_redis::redis::{self, aio::MultiplexedConnection};
-use tokio::{process::Child, time};
+use tokio::{
+    process::{Child, Command},
+    time,
+};
 
 use crate::{
     Error,
@@ -27,6 +31,16 @@ pub(crate) struct RedisServer {
     version: String,
 }
 
+/// The program, held by this one, so that it ends with it. A binary of tests cannot do that.
+fn held(program: &Path, log: &Path) -> Result<Command, Error> {
+    if cfg!(test) {
+        return command(program, log);
+    }
+    let mut holding = command(env::current_exe()?, log)?;
+    holding.arg("hold").arg(program);
+    Ok(holding)
+}
+
 // === impl RedisServer ===
 
 impl RedisServer {
@@ -34,7 +48,7 @@ impl RedisServer {
     pub(crate) async fn start(program: &Path, scratch: &Path, name: &str) -> Result<Self, Error> {
         let socket: PathBuf = scratch.join(format!("{name}.sock"));
         let log = scratch.join(format!("{name}.log"));
-        let mut child = command(program, &log)?
+        let mut child = held(program, &log)?
             .args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no", "--loglevel", "warning"])
             .args(["--unixsocketperm", "700", "--unixsocket"])
             .arg(&socket)
@@ -42,11 +56,7 @@ impl RedisServer {
             .arg(scratch)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .spawn()
-            .map_err(|error| {
-                let program = program.display();
-                format!("redis-server {program} does not start: {error}; install it, or name one with --redis-server")
-            })?;
+            .spawn()?;
         let url = format!("redis+unix://{}", socket.display());
         let client = redis::Client::open(url.as_str())?;
         for _ in 0..CONNECT_ATTEMPTS {
