@@ -37,6 +37,9 @@ pub(crate) struct Options {
     /// Write the report, a page and JSON, into this directory.
     #[arg(long, value_name = "DIR", default_value = report::DIRECTORY)]
     out: PathBuf,
+    /// Write the first scenario as a small picture, SVG, to this file too.
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
     /// Show no progress.
     #[arg(long)]
     quiet: bool,
@@ -88,6 +91,9 @@ fn run_all(scenarios: Vec<(Scenario, String)>, options: &Options) -> Result<Exit
     let (page, _) = report::write(&run, &options.out)?;
     if let Some(path) = &options.json {
         fs::write(path, report::json(&run)?).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    if let Some(path) = &options.picture {
+        report::save_picture(&run, path)?;
     }
     println!("{}", page.display());
     let mut verdicts = run.scenarios.iter().flat_map(|scenario| &scenario.verdicts);

@@ -80,7 +80,7 @@ pub(crate) async fn run(
     for clients in &varied {
         for strategy in &strategies {
             let variant = if varied.len() == 1 { String::new() } else { format!("{clients} clients") };
-            watch.progress.note(&format!("starting {} {variant}", strategy.name()));
+            watch.progress.run(&name_of(*strategy, &variant));
             let cast = Cast {
                 scenario,
                 text,
@@ -112,6 +112,11 @@ pub(crate) async fn run(
         verdicts,
         bound,
     })
+}
+
+fn name_of(strategy: Strategy, variant: &str) -> String {
+    let name = strategy.name();
+    if variant.is_empty() { name.to_owned() } else { format!("{name}, {variant}") }
 }
 
 /// Faults of the fleet and the dependency's script.

@@ -61,6 +61,24 @@
 
   // === what is drawn ===
 
+  /* Bins are put together until a chart has about so many: finer ones show noise. */
+  const POINTS = 60;
+  const PEAKS = ["queue_age_ms", "in_flight"];
+  const coarse = (scenario) => {
+    const bins = Math.max(0, ...scenario.strategies.flatMap((run) => Object.values(run.series).map((list) => list.length)));
+    const by = Math.max(1, Math.ceil(bins / POINTS));
+    const join = (key, list) => {
+      const joined = [];
+      for (let at = 0; at < list.length; at += by) {
+        const part = list.slice(at, at + by);
+        joined.push(PEAKS.includes(key) ? Math.max(...part) : part.reduce((sum, value) => sum + value, 0));
+      }
+      return joined;
+    };
+    const series = (run) => Object.fromEntries(Object.entries(run.series).map(([key, list]) => [key, join(key, list)]));
+    return { ...scenario, bin_ms: scenario.bin_ms * by, strategies: scenario.strategies.map((run) => ({ ...run, series: series(run) })) };
+  };
+
   const values = (strategy, chart, bin) => {
     const series = strategy.series;
     if (chart.key === "amplification") {
@@ -90,12 +108,18 @@
   };
 
   const drawTime = (svg, frame, view) => {
-    const span = view.data.duration_ms;
+    const span = frame.span;
     const step = nice(span / 1000, Math.max(2, Math.floor((frame.right - frame.left) / 80))) * 1000;
     for (let at = 0; at <= span; at += step) {
       const last = at + step > span;
       const anchor = at === 0 ? "start" : last && frame.x(at) > frame.right - 14 ? "end" : "middle";
       svg.append(make("svg:text", { x: frame.x(at), y: frame.bottom + 17, "text-anchor": anchor }, seconds(at)));
+    }
+    /* What began within the load ends after it. */
+    if (span > view.data.duration_ms) {
+      const x = frame.x(view.data.duration_ms);
+      svg.append(make("svg:line", { x1: x, x2: x, y1: frame.top, y2: frame.bottom, class: "base" }));
+      svg.append(make("svg:text", { x, y: frame.top - 5, "text-anchor": "middle", class: "reference-name" }, "load ends"));
     }
     view.data.marks.forEach((mark, at) => {
       const x = frame.x(Math.min(mark.at_ms, span));
@@ -109,6 +133,12 @@
       const before = view.data.marks.slice(0, at).filter((other) => Math.abs(frame.x(other.at_ms) - x) < 10).length;
       svg.append(make("svg:text", { x: x + before * 11, y: frame.top - 5, class: "letter", "text-anchor": "middle" }, letter(at)));
     });
+  };
+
+  /* The last bin in which anything happened, of all strategies: their charts share one width. */
+  const bins = (data) => {
+    const last = (list) => list.reduce((found, value, at) => (value > 0 ? at + 1 : found), 0);
+    return Math.max(0, ...data.strategies.flatMap((run) => Object.values(run.series).map(last)));
   };
 
   const path = (points) => {
@@ -127,9 +157,9 @@
     if (width < 50) return;
     const runs = shownRuns(view);
     const bin = view.data.bin_ms;
-    const lines = runs.map((run) => ({ run, values: values(run, chart, bin) }));
+    const lines = runs.map((run) => ({ run, values: values(run, chart, bin).slice(0, view.bins) }));
     const offered = runs.length > 0 ? runs[0] : view.data.strategies.find((run) => run.variant === view.variant);
-    const reference = chart.reference && offered ? offered.series.offered.map((count) => (count * 1000) / bin) : [];
+    const reference = chart.reference && offered ? offered.series.offered.slice(0, view.bins).map((count) => (count * 1000) / bin) : [];
     let most = Math.max(chart.base || 0, ...reference, ...lines.flatMap((line) => line.values.filter((value) => value !== null)));
     if (most <= 0) most = 1;
     const step = nice(most, chart.lead ? 5 : 4);
@@ -137,7 +167,8 @@
     const height = chart.lead ? 290 : 190;
     const narrow = width < 440;
     const frame = { left: 46, right: width - (narrow ? 50 : 58), top: 20, bottom: height - 26, tall: chart.lead };
-    frame.x = (ms) => frame.left + ((frame.right - frame.left) * ms) / Math.max(1, view.data.duration_ms);
+    frame.span = Math.max(1, view.data.duration_ms, view.bins * bin);
+    frame.x = (ms) => frame.left + ((frame.right - frame.left) * ms) / frame.span;
     frame.y = (value) => frame.bottom - ((frame.bottom - frame.top) * value) / most;
     const svg = make("svg:svg", { height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": describe(view, chart, lines) });
     if (reference.length > 0) {
@@ -152,8 +183,10 @@
     for (const { run, values: list } of lines) {
       const points = list.map((value, at) => [frame.x((at + 0.5) * bin), value === null ? null : frame.y(value)]);
       svg.append(make("svg:path", { class: `line s${run.slot}`, d: path(points) }));
-      const end = points.filter((point) => point[1] !== null).pop();
-      if (end) labels.push({ y: end[1], text: run.name, slot: run.slot });
+      /* Beside where it was when the load ended: afterwards all end at nothing. */
+      const ends = points.slice(0, Math.max(1, Math.round(view.data.duration_ms / bin))).filter((point) => point[1] !== null).slice(-3);
+      const height = ends.reduce((sum, point) => sum + point[1], 0) / ends.length;
+      if (ends.length > 0) labels.push({ y: height, text: run.name, slot: run.slot });
     }
     spread(labels, frame.top + 4, frame.bottom, 13);
     for (const label of labels) {
@@ -224,10 +257,10 @@
   };
 
   const watch = (view, chart, plot) => {
-    const bins = () => Math.max(0, ...plot.drawn.lines.map((line) => line.values.length));
+    const count = () => Math.max(0, ...plot.drawn.lines.map((line) => line.values.length));
     const show = (bin, left, top) => {
-      if (bins() === 0) return;
-      view.bin = Math.max(0, Math.min(bins() - 1, bin));
+      if (count() === 0) return;
+      view.bin = Math.max(0, Math.min(count() - 1, bin));
       point(view, view.bin);
       tell(view, chart, plot, view.bin, left, top);
     };
@@ -236,7 +269,7 @@
       if (!plot.drawn) return;
       const { frame } = plot.drawn;
       const share = (event.clientX - plot.getBoundingClientRect().left - frame.left) / (frame.right - frame.left);
-      show(Math.floor((share * view.data.duration_ms) / view.data.bin_ms), event.clientX, event.clientY);
+      show(Math.floor((share * frame.span) / view.data.bin_ms), event.clientX, event.clientY);
     });
     plot.addEventListener("pointerleave", leave);
     plot.addEventListener("blur", leave);
@@ -245,7 +278,7 @@
       if (event.key === "Escape") leave();
       if (move === undefined || !plot.drawn) return;
       event.preventDefault();
-      const bin = Math.max(0, Math.min(bins() - 1, (view.bin ?? -1) + move));
+      const bin = Math.max(0, Math.min(count() - 1, (view.bin ?? -1) + move));
       const box = plot.getBoundingClientRect();
       show(bin, box.left + plot.drawn.frame.x((bin + 0.5) * view.data.bin_ms), box.top + 20);
     });
@@ -301,7 +334,7 @@
     const table = make("table");
     const head = make("tr");
     head.append(make("th", { scope: "col" }, "from"), ...runs.map((run) => make("th", { scope: "col", class: "number" }, run.name)));
-    const lists = runs.map((run) => values(run, chart, view.data.bin_ms));
+    const lists = runs.map((run) => values(run, chart, view.data.bin_ms).slice(0, view.bins));
     const body = make("tbody");
     for (let at = 0; at < Math.max(0, ...lists.map((list) => list.length)); at += 1) {
       const row = make("tr");
@@ -335,10 +368,11 @@
   };
 
   for (const section of document.querySelectorAll("[data-scenario]")) {
-    const data = scenarios[Number(section.dataset.scenario)];
     const place = section.querySelector("[data-charts]");
-    if (!data || !place || !space) continue;
-    const view = { data, variant: data.variants[data.variants.length - 1], hidden: new Set(), plots: [], refill: [], bin: null };
+    const found = scenarios[Number(section.dataset.scenario)];
+    if (!found || !place || !space) continue;
+    const data = coarse(found);
+    const view = { data, variant: data.variants[data.variants.length - 1], hidden: new Set(), plots: [], refill: [], bins: bins(data), bin: null };
     place.replaceChildren();
     const idle = [];
     if (data.variants.length > 1) place.append(figure({ title: "Amplification for each variant", help: "calls received for each original admitted, over the whole run", lead: true }, view));

@@ -19,6 +19,7 @@ const SPAN: f64 = 430.0;
 const RISE: f64 = 46.0;
 /// A picture is for a glance.
 const ROWS_MAX: usize = 8;
+/// A label has two lines.
 const LABEL_CHARS_MAX: usize = 31;
 
 const STYLE: &str = "\
@@ -32,6 +33,13 @@ svg{--ground:#fff;--ink:#1b1d21;--soft:#5b616b;--hair:#dddfe3;--ref:#e1e4e8;--ba
 .band{fill:var(--band)}.mark{fill:var(--mark);font-size:12px}.edge{stroke:var(--mark);stroke-opacity:.5}\
 .area{fill:var(--c);fill-opacity:.25}.curve{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}\
 .s0{--c:var(--c0)}.s1{--c:var(--c1)}.s2{--c:var(--c2)}.s3{--c:var(--c3)}.s4{--c:var(--c4)}.s5{--c:var(--c5)}.s6{--c:var(--c6)}.s7{--c:var(--c7)}";
+
+/// Of all curves.
+struct Scale {
+    /// In a bin.
+    most: u64,
+    bins: u64,
+}
 
 /// The picture, SVG.
 pub(crate) fn picture(scenario: &ScenarioRun) -> String {
@@ -58,20 +66,29 @@ pub(crate) fn picture(scenario: &ScenarioRun) -> String {
         height - 1.0,
     );
     let bottom = height - FOOT;
+    let span = span_ms(scenario, &runs);
     for mark in &scenario.marks {
-        band(&mut svg, scenario, mark, bottom);
+        band(&mut svg, span, mark, bottom);
     }
     let most = runs.iter().flat_map(|run| &run.series.received).copied().max().unwrap_or(0).max(1);
     for (at, (run, slot)) in runs.iter().zip(slots(&names)).enumerate() {
-        row(&mut svg, run, slot, HEAD + ROW * float(at), most);
+        row(&mut svg, run, slot, HEAD + ROW * float(at), &Scale { most, bins: span / scenario.bin_ms.max(1) });
     }
-    foot(&mut svg, scenario, most, bottom);
+    foot(&mut svg, scenario, span, most, bottom);
     svg.push_str("</svg>\n");
     svg
 }
 
-fn band(svg: &mut String, scenario: &ScenarioRun, mark: &Mark, bottom: f64) {
-    let x = |at_ms: u64| LEFT + SPAN * (wide(at_ms) / wide(scenario.duration_ms.max(1))).min(1.0);
+/// As long as the load, or until the dependency receives nothing more.
+fn span_ms(scenario: &ScenarioRun, runs: &[&StrategyRun]) -> u64 {
+    let bins = runs.iter().filter_map(|run| run.series.received.iter().rposition(|count| *count > 0)).max();
+    let bins = bins.and_then(|last| u64::try_from(last + 1).ok()).unwrap_or(0);
+    let bin_ms = scenario.bin_ms.max(1);
+    bins.max(scenario.duration_ms.div_ceil(bin_ms)).max(1).saturating_mul(bin_ms)
+}
+
+fn band(svg: &mut String, span_ms: u64, mark: &Mark, bottom: f64) {
+    let x = |at_ms: u64| LEFT + SPAN * (wide(at_ms) / wide(span_ms)).min(1.0);
     let (from, to) = (x(mark.at_ms), x(mark.until_ms.unwrap_or(mark.at_ms)));
     let _ = writeln!(
         svg,
@@ -88,21 +105,23 @@ fn band(svg: &mut String, scenario: &ScenarioRun, mark: &Mark, bottom: f64) {
     );
 }
 
-fn row(svg: &mut String, run: &StrategyRun, slot: usize, top: f64, most: u64) {
+fn row(svg: &mut String, run: &StrategyRun, slot: usize, top: f64, scale: &Scale) {
     let base = top + RISE + 6.0;
+    let label = lines(&run.label);
+    let first = base - if label.len() > 1 { 33.0 } else { 22.0 };
     let _ = write!(
         svg,
-        "<g class=\"s{slot}\"><text class=\"name\" x=\"24\" y=\"{:.0}\">{}</text><text class=\"soft small\" x=\"24\" y=\"{:.0}\">{}</text>\
+        "<g class=\"s{slot}\"><text class=\"name\" x=\"24\" y=\"{first:.0}\">{}</text>\
          <path class=\"hair\" d=\"M{LEFT} {base}h{SPAN}\"/>",
-        base - 22.0,
         escape(&short(&run.name)),
-        base - 4.0,
-        escape(&short(&run.label)),
     );
+    for (line, y) in label.iter().zip([first + 17.0, first + 32.0]) {
+        let _ = write!(svg, "<text class=\"soft small\" x=\"24\" y=\"{y:.0}\">{}</text>", escape(line));
+    }
     // Closed to the base line where it is an area.
     let (from, to) = (format!("M{LEFT} {base:.1}L"), format!("L{:.1} {base:.1}Z", LEFT + SPAN));
-    let offered = line(&run.series.offered, base, most);
-    let received = line(&run.series.received, base, most);
+    let offered = line(&run.series.offered, base, scale);
+    let received = line(&run.series.received, base, scale);
     let _ = writeln!(
         svg,
         "<path class=\"ref\" d=\"{from}{offered}{to}\"/><path class=\"area\" d=\"{from}{received}{to}\"/><path class=\"curve\" d=\"M{received}\"/>\
@@ -115,9 +134,10 @@ fn row(svg: &mut String, run: &StrategyRun, slot: usize, top: f64, most: u64) {
 }
 
 /// The points of a curve, from edge to edge.
-fn line(values: &[u64], base: f64, most: u64) -> String {
-    let step = SPAN / float(values.len().max(1));
-    let height = |value: &u64| base - RISE * wide(*value) / wide(most);
+fn line(values: &[u64], base: f64, scale: &Scale) -> String {
+    let step = SPAN / wide(scale.bins.max(1));
+    let values: Vec<u64> = values.iter().copied().take(usize::try_from(scale.bins).unwrap_or(usize::MAX)).collect();
+    let height = |value: &u64| base - RISE * wide(*value) / wide(scale.most);
     let mut points = format!("{LEFT} {:.1}", values.first().map_or(base, height));
     for (at, value) in values.iter().enumerate() {
         let _ = write!(points, "L{:.1} {:.1}", LEFT + step * (float(at) + 0.5), height(value));
@@ -126,7 +146,7 @@ fn line(values: &[u64], base: f64, most: u64) -> String {
     points
 }
 
-fn foot(svg: &mut String, scenario: &ScenarioRun, most: u64, bottom: f64) {
+fn foot(svg: &mut String, scenario: &ScenarioRun, span_ms: u64, most: u64, bottom: f64) {
     let y = bottom + 17.0;
     let peak = cells::number(wide(most) * 1_000.0 / wide(scenario.bin_ms.max(1)));
     let _ = writeln!(
@@ -134,9 +154,26 @@ fn foot(svg: &mut String, scenario: &ScenarioRun, most: u64, bottom: f64) {
         "<text class=\"soft small\" x=\"{LEFT}\" y=\"{y}\">0 s</text><text class=\"soft small\" x=\"{}\" y=\"{y}\" text-anchor=\"end\">{}</text>\
          <text class=\"soft small\" x=\"{}\" y=\"{y}\" text-anchor=\"middle\">grey: offered · all to one scale, peak {peak}/s</text>",
         LEFT + SPAN,
-        cells::moment(scenario.duration_ms),
+        cells::moment(span_ms),
         LEFT + SPAN / 2.0,
     );
+}
+
+/// A label on two lines, broken between words.
+fn lines(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let full = lines.len() > 1;
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if full || line.chars().count() + 1 + word.chars().count() <= LABEL_CHARS_MAX => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            Some(_) | None => lines.push(word.to_owned()),
+        }
+    }
+    lines.iter().map(|line| short(line)).collect()
 }
 
 fn short(text: &str) -> String {
@@ -184,6 +221,17 @@ mod tests {
         empty.bin_ms = 0;
         empty.duration_ms = 0;
         assert!(picture(&empty).ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn labels_have_two_lines_at_most() {
+        assert_eq!(lines("one attempt"), ["one attempt"]);
+        assert_eq!(
+            lines("a tower budget in every layer of every client"),
+            ["a tower budget in every layer", "of every client"]
+        );
+        let long = lines(&"word ".repeat(40));
+        assert!(long.len() == 2 && long.iter().all(|line| line.chars().count() <= LABEL_CHARS_MAX), "{long:?}");
     }
 
     #[test]

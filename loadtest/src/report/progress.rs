@@ -22,6 +22,8 @@ pub(crate) struct Live {
 pub(crate) struct Progress {
     quiet: bool,
     bar: ProgressBar,
+    /// What of the scenario is running.
+    run: String,
 }
 
 // === impl Progress ===
@@ -29,7 +31,7 @@ pub(crate) struct Progress {
 impl Progress {
     /// Draws only on a terminal, and not there if it is to be quiet.
     pub(crate) fn new(quiet: bool) -> Self {
-        Self { quiet, bar: ProgressBar::hidden() }
+        Self { quiet, bar: ProgressBar::hidden(), run: String::new() }
     }
 
     /// A scenario begins, with so many strategies side by side; the one before has ended.
@@ -39,19 +41,22 @@ impl Progress {
         self.bar = ProgressBar::with_draw_target(Some(total_ms), target).with_style(style());
         let side_by_side = if strategies == 1 { "1 strategy".to_owned() } else { format!("{strategies} strategies") };
         self.bar.set_prefix(format!("{name} ({side_by_side})"));
+        self.run.clear();
         self.bar.set_message("starting");
         self.bar.enable_steady_tick(Duration::from_millis(120));
+    }
+
+    /// A run of the scenario begins, such as `naive, 100 clients`.
+    pub(crate) fn run(&mut self, name: &str) {
+        name.clone_into(&mut self.run);
+        self.bar.set_message(format!("{name}: starting"));
     }
 
     /// So far into the load.
     pub(crate) fn tick(&self, elapsed_ms: u64, live: &Live) {
         self.bar.set_position(elapsed_ms);
-        self.bar.set_message(says(live));
-    }
-
-    /// What is going on outside the load, such as `gathering counts`.
-    pub(crate) fn note(&self, what: &str) {
-        self.bar.set_message(what.to_owned());
+        let run = if self.run.is_empty() { String::new() } else { format!("{}: ", self.run) };
+        self.bar.set_message(format!("{run}{}", says(live)));
     }
 
     /// Nothing runs any more; the terminal is as before.
@@ -86,11 +91,11 @@ mod tests {
     fn a_quiet_run_draws_nothing() {
         let mut progress = Progress::new(true);
         progress.scenario("storm", 1_000, 6);
+        progress.run("naive");
         progress.tick(500, &Live { offered: 1_500, received: 40_000, useful: 12, refused: 3 });
         assert!(progress.bar.is_hidden());
         assert_eq!(progress.bar.position(), 500);
-        assert_eq!(progress.bar.message(), "offered 1,500 · received 40,000 · useful 12 · refused 3");
-        progress.note("gathering counts");
+        assert_eq!(progress.bar.message(), "naive: offered 1,500 · received 40,000 · useful 12 · refused 3");
         progress.done();
         assert!(progress.bar.is_finished());
     }

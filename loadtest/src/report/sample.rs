@@ -6,7 +6,9 @@ use crate::{
 };
 
 const BIN_MS: u64 = 250;
+/// Of the load; what it began ends some bins later.
 const BINS: u64 = 80;
+const BINS_AFTER: u64 = 8;
 const OFFERED_PER_BIN: u64 = 25;
 const CAPACITY_PER_BIN: u64 = 75;
 const OUTAGE: std::ops::Range<u64> = 20..44;
@@ -164,20 +166,27 @@ fn made(seed: u64, name: &str, label: &str, variant: &str, per_100: u64) -> Stra
     let (mut plan, mut random) = (Ids::new(seed, 0), Ids::new(seed, per_100));
     let mut series = Series::default();
     let mut queue = 0;
-    for bin in 0..BINS {
+    for bin in 0..BINS + BINS_AFTER {
         let down = OUTAGE.contains(&bin);
-        let offered = OFFERED_PER_BIN - 4 + plan.bits() % 9;
-        let refused = if per_100 == 100 || per_100 > 200 || !down { 0 } else { random.bits() % 3 };
+        let offered = if bin < BINS { OFFERED_PER_BIN - 4 + plan.bits() % 9 } else { 0 };
+        let refused = if offered == 0 || per_100 == 100 || per_100 > 200 || !down { 0 } else { random.bits() % 3 };
         let late = queue > 4 * CAPACITY_PER_BIN;
         let factor = if down || late { per_100 } else { 100 + random.bits() % 3 };
-        let (admitted, received) = (offered - refused, (offered - refused) * factor / 100);
+        let admitted = offered - refused;
+        let received = if bin < BINS {
+            admitted * factor / 100
+        } else if bin < BINS + 3 && per_100 > 200 {
+            90
+        } else {
+            0
+        };
         queue = if down { received * 2 } else { (queue + received).saturating_sub(CAPACITY_PER_BIN).min(4_000) };
         series.offered.push(offered);
         series.admitted.push(admitted);
         series.refused.push(refused);
         series.retries_refused.push(if down && per_100 < 200 && per_100 > 100 { offered * 2 } else { 0 });
         series.received.push(received);
-        series.retries.push(received - admitted);
+        series.retries.push(received.saturating_sub(admitted));
         series.useful.push(if down {
             0
         } else if late {
@@ -193,6 +202,7 @@ fn made(seed: u64, name: &str, label: &str, variant: &str, per_100: u64) -> Stra
     let totals = Totals {
         offered: sum(&series.offered),
         started: sum(&series.offered),
+        late_max_ms: 3,
         admitted: sum(&series.admitted),
         refused: sum(&series.refused),
         errors: 0,
