@@ -33,7 +33,7 @@ use guard::Guard;
 use operation::Operation;
 
 /// How long a process may take to be ready for the load.
-const READY_PATIENCE: Duration = Duration::from_secs(30);
+const READY_PATIENCE: Duration = Duration::from_secs(60);
 /// How often the engine is told how far it is.
 const LIVE_EVERY: Duration = Duration::from_millis(250);
 /// After the last operation's deadline, for those that are late on a busy machine.

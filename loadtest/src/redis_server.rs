@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use deadpool_redis::redis::{self, aio::MultiplexedConnection};
+use deadpool_redis::redis::{self, AsyncConnectionConfig, aio::MultiplexedConnection};
 use tokio::{
     process::{Child, Command},
     time,
@@ -19,8 +19,10 @@ use crate::{
 };
 
 /// Attempts to connect after the start, and the time between them.
-const CONNECT_ATTEMPTS: u32 = 200;
+const CONNECT_ATTEMPTS: u32 = 400;
 const CONNECT_PAUSE: Duration = Duration::from_millis(25);
+/// For an answer, on a machine that has much else to do.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running server and a connection for questions.
 pub(crate) struct RedisServer {
@@ -59,11 +61,12 @@ impl RedisServer {
             .spawn()?;
         let url = format!("redis+unix://{}", socket.display());
         let client = redis::Client::open(url.as_str())?;
+        let patient = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
         for _ in 0..CONNECT_ATTEMPTS {
             if let Some(status) = child.try_wait()? {
                 return Err(format!("redis-server ended with {status}: {}", log_tail(&log)).into());
             }
-            if let Ok(connection) = client.get_multiplexed_async_connection().await {
+            if let Ok(connection) = client.get_multiplexed_async_connection_with_config(&patient).await {
                 let mut server = Self { child, socket, url, connection, version: String::new() };
                 server.version = server.identity().await?;
                 return Ok(server);
