@@ -13,6 +13,7 @@ use crate::{
     Error,
     caller::{Told, Word},
     dependency::Counts,
+    deployment::Deployment,
     fleet::{Cast, Done, Faults, Gathered, World},
     judge,
     record::{Mark, ScenarioRun, Verdict},
@@ -36,6 +37,8 @@ pub(crate) struct Settings {
     /// For a test of the verdicts: each replica has all to itself.
     pub(crate) broken: bool,
     pub(crate) redis_server: PathBuf,
+    /// Asked instead of a fleet of its own.
+    pub(crate) deployment: Option<Deployment>,
 }
 
 /// Shows how far it is, over all runs of a scenario.
@@ -92,6 +95,7 @@ pub(crate) async fn run(
                 quick: settings.quick,
                 broken: settings.broken,
                 redis_server: &settings.redis_server,
+                deployment: settings.deployment.as_ref(),
             };
             let ran = run_one(cast, duration, versions, &mut watch).await;
             let (gathered, done) = ran.map_err(|error| format!("{}, {}: {error}", scenario.name, strategy.name()))?;
