@@ -134,6 +134,7 @@ async fn run(scenario: Scenario, task: Task) -> Result<ExitCode, Error> {
     let live = Arc::clone(&caller);
     let telling = tokio::spawn(async move { live.tell_live().await });
     caller.work(plan).await;
+    caller.guard.finish().await;
     telling.abort();
     let mut told = std::mem::take(&mut *caller.told.lock().unwrap_or_else(PoisonError::into_inner));
     told.releases_lost = caller.guard.releases_lost();
