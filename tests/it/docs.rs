@@ -81,6 +81,9 @@ fn every_command_shown_exists_with_its_flags() {
     for block in all_blocks() {
         for command in commands(&block) {
             // Help ends it before it does anything, and after all before it was understood.
+            let id = "0".repeat(32);
+            let here = |word: &str| if word == "RESERVATION" { id.clone() } else { word.to_owned() };
+            let command: Vec<String> = command.iter().map(|word| here(word)).collect();
             let mut asked: Vec<&str> = command.iter().map(String::as_str).collect();
             asked.push("--help");
             let finished = daemon::run(&asked);
