@@ -49,6 +49,12 @@ pub(crate) struct Task {
     pub(crate) clients: u32,
     /// This process.
     pub(crate) process: u32,
+    /// As budgetd knows it, where that is not the scenario's own.
+    pub(crate) named: Option<String>,
+    /// The policy in force, where it is not the scenario's.
+    pub(crate) policy: Option<String>,
+    /// Holders of leases are called by it, so that they are nobody else's.
+    pub(crate) tag: String,
     /// Addresses of budgetd or its agent.
     pub(crate) budgetd: Vec<String>,
     /// It never reaches them, and so never learns the policy.
@@ -92,8 +98,11 @@ struct Live {
 /// Runs one process of callers.
 pub(crate) fn main(scenario: &Path, task: &Path) -> Result<ExitCode, Error> {
     let text = fs::read_to_string(scenario)?;
-    let scenario = Scenario::parse(&scenario.display().to_string(), &text)?;
+    let mut scenario = Scenario::parse(&scenario.display().to_string(), &text)?;
     let task: Task = serde_json::from_str(&fs::read_to_string(task)?)?;
+    if let Some(policy) = &task.policy {
+        scenario.policy.clone_from(policy);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         tokio::select! {

@@ -13,6 +13,7 @@ use crate::{
     Error,
     caller::{Told, Word},
     dependency::Counts,
+    deployment::Deployment,
     fleet::{Cast, Done, Faults, World},
     judge,
     record::{Mark, ScenarioRun},
@@ -36,6 +37,8 @@ pub(crate) struct Settings {
     /// For a test of the verdicts: each replica has all to itself.
     pub(crate) broken: bool,
     pub(crate) redis_server: PathBuf,
+    /// Asked instead of a fleet of its own.
+    pub(crate) deployment: Option<Deployment>,
 }
 
 /// Shows how far it is, over all runs of a scenario.
@@ -90,6 +93,7 @@ pub(crate) async fn run(
                 quick: settings.quick,
                 broken: settings.broken,
                 redis_server: &settings.redis_server,
+                deployment: settings.deployment.as_ref(),
             };
             let ran = run_one(cast, duration, versions, &mut watch).await;
             let (counts, told, done) =

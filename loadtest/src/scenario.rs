@@ -297,7 +297,7 @@ impl Scenario {
         if self.strategies.is_empty() || self.load.is_empty() || self.call.layers.is_empty() {
             return Err("strategies, load and call.layers must not be empty".to_owned());
         }
-        let rate: f64 = self.load.iter().map(Load::rate_max).sum();
+        let rate = self.rate_max();
         if !(0.1..=RATE_MAX).contains(&rate) {
             return Err(format!("load offers {rate} per second at its peak, must be 0.1 to {RATE_MAX}"));
         }
@@ -325,6 +325,18 @@ impl Scenario {
     /// Strategies to run.
     pub(crate) fn strategies(&self, quick: bool) -> &[Strategy] {
         self.quick_strategies.as_ref().filter(|_| quick).unwrap_or(&self.strategies)
+    }
+
+    /// Without these.
+    pub(crate) fn drop_strategies(&mut self, dropped: &[Strategy]) {
+        for strategies in [Some(&mut self.strategies), self.quick_strategies.as_mut()].into_iter().flatten() {
+            strategies.retain(|strategy| !dropped.contains(strategy));
+        }
+    }
+
+    /// Operations per second at the peak of all streams.
+    pub(crate) fn rate_max(&self) -> f64 {
+        self.load.iter().map(Load::rate_max).sum()
     }
 
     pub(crate) fn bin_ms(&self) -> u64 {
