@@ -2,7 +2,9 @@
 
 use budget::{decision::Step, ids::OperationId};
 use budgetd::store::redis::{
-    codec::{Also, Apply, Lend, LendReply, Lent, Reply, pack_numbers, pack_terms, read_lend_reply, read_reply},
+    codec::{
+        Also, Apply, Lend, LendReply, Lent, Reply, pack_numbers, pack_terms, read_lend_reply, read_reply, split_reply,
+    },
     keys::DependencyKeys,
     scripts::By,
 };
@@ -68,7 +70,7 @@ impl Call {
         let mut replies = replies.iter();
         let mut next = || replies.next().expect("a reply").clone();
         if self.plain {
-            let reply = next();
+            let reply = split_reply(next(), 1).remove(0);
             let plain = read_reply(reply.clone(), self.version, &self.numbers, self.steps().iter())
                 .unwrap_or_else(|error| panic!("{error}: {reply:?} in {}", context()));
             match (plain, expected) {
