@@ -1,5 +1,8 @@
 //! `loadtest bench`: starts the servers, warms them up, alternates slices over the rounds, and reports.
 
+mod peers;
+mod report;
+
 use std::{
     fs,
     hash::{BuildHasher, RandomState},
@@ -10,6 +13,8 @@ use std::{
 };
 
 use clap::Args;
+use peers::Peer;
+use report::{Report, Row};
 use tempfile::TempDir;
 use tokio::{
     runtime,
@@ -18,11 +23,10 @@ use tokio::{
 
 use crate::{
     Error, bytes_per_item,
-    comparisons::{COMPARISONS, Comparison, Load, Server},
+    comparisons::{self, COMPARISONS, Comparison, Load, Server},
     driver::{Dependencies, Driver, Slice},
     policies,
     redis_server::RedisServer,
-    report::{Report, Row},
     server_process::{ServerProcess, cpu_micros},
 };
 
@@ -56,6 +60,10 @@ pub(crate) struct Options {
     /// redis-server or valkey-server to start.
     #[arg(long, value_name = "PATH", default_value = "redis-server")]
     redis_server: PathBuf,
+    /// Compare with this running server too, which speaks Envoy's RateLimitService on an address of this machine. In its
+    /// domain `bench` it must have a limit for the descriptor key `dependency`, far above what is asked. May be repeated.
+    #[arg(long, value_name = "NAME=ADDRESS:PORT", value_parser = peers::parse)]
+    peer: Vec<Peer>,
     /// Exit with 1 if a number to reach is missed.
     #[arg(long)]
     check: bool,
@@ -63,7 +71,8 @@ pub(crate) struct Options {
 
 /// A server and the loop that drives it.
 struct Running {
-    process: ServerProcess,
+    /// Absent where it is not ours.
+    process: Option<ServerProcess>,
     driver: Driver,
 }
 
@@ -73,6 +82,7 @@ struct Servers {
     memory: Option<Running>,
     redis: Option<Running>,
     leased: Option<Running>,
+    peers: Vec<Running>,
     redis_server: Option<RedisServer>,
 }
 
@@ -111,7 +121,10 @@ async fn run(options: &Options) -> Result<ExitCode, Error> {
     let policy_file = scratch.path().join("policies.toml");
     fs::write(&policy_file, policies::toml())?;
 
-    let wanted: Vec<&Comparison> = COMPARISONS.iter().filter(|comparison| options.wants(comparison.name)).collect();
+    let peers: Vec<Comparison> =
+        options.peer.iter().enumerate().map(|(number, peer)| comparisons::peer(number, &peer.name)).collect();
+    let wanted: Vec<&Comparison> =
+        COMPARISONS.iter().filter(|comparison| options.wants(&comparison.name)).chain(&peers).collect();
     let mut report = Report::default();
     if !wanted.is_empty() {
         let mut servers = Servers::start(options, &wanted, scratch.path(), &policy_file).await?;
@@ -192,7 +205,7 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 }
 
 fn parse_name(text: &str) -> Result<String, String> {
-    let mut names: Vec<&str> = COMPARISONS.iter().map(|comparison| comparison.name).collect();
+    let mut names: Vec<&str> = COMPARISONS.iter().map(|comparison| &*comparison.name).collect();
     names.extend([BYTES_REDIS, BYTES_MEMORY]);
     if names.contains(&text) { Ok(text.to_owned()) } else { Err(format!("must be one of {}", names.join(", "))) }
 }
@@ -216,7 +229,8 @@ impl Servers {
         policy_file: &Path,
     ) -> Result<Self, Error> {
         let needs = |server| wanted.iter().any(|comparison| comparison.uses(server));
-        let mut servers = Self { echo: None, memory: None, redis: None, leased: None, redis_server: None };
+        let mut servers =
+            Self { echo: None, memory: None, redis: None, leased: None, peers: Vec::new(), redis_server: None };
         if needs(Server::Echo) {
             let process = ServerProcess::start("echo", ["serve-echo"], scratch).await?;
             servers.echo = Some(Running::connect(process, options).await?);
@@ -238,13 +252,18 @@ impl Servers {
                 servers.leased = Some(Running::connect(process, options).await?);
             }
         }
+        for peer in &options.peer {
+            servers.peers.push(Running::peer(peer, options).await?);
+        }
         Ok(servers)
     }
 
-    /// Ends them all.
+    /// Ends those that are ours.
     async fn end(self) -> Result<(), Error> {
         for running in [self.echo, self.memory, self.redis, self.leased].into_iter().flatten() {
-            running.process.end().await?;
+            if let Some(process) = running.process {
+                process.end().await?;
+            }
         }
         match self.redis_server {
             Some(server) => server.end().await,
@@ -254,21 +273,27 @@ impl Servers {
 
     async fn slice(&mut self, load: Load, dependencies: &Dependencies, length: Duration) -> Result<Side, Error> {
         let (running, mut redis_server) = match load.server {
-            Server::Echo => (&mut self.echo, None),
-            Server::Memory => (&mut self.memory, None),
-            Server::Redis => (&mut self.redis, self.redis_server.as_mut()),
-            Server::Leased => (&mut self.leased, self.redis_server.as_mut()),
+            Server::Echo => (self.echo.as_mut(), None),
+            Server::Memory => (self.memory.as_mut(), None),
+            Server::Redis => (self.redis.as_mut(), self.redis_server.as_mut()),
+            Server::Leased => (self.leased.as_mut(), self.redis_server.as_mut()),
+            Server::Peer(number) => (self.peers.get_mut(number), None),
         };
-        let Running { process, driver } = running.as_mut().ok_or("a server is driven that was not started")?;
+        let Running { process, driver } = running.ok_or("a server is driven that was not started")?;
 
-        let server_cpu_before = process.cpu_micros();
+        let server_cpu = |process: &Option<ServerProcess>| process.as_ref().and_then(ServerProcess::cpu_micros);
+        let server_cpu_before = server_cpu(process);
         let client_cpu_before = cpu_micros(std::process::id());
         let redis_cpu_before = redis_server.as_deref().and_then(RedisServer::cpu_micros);
         let scripts_before = script_calls(redis_server.as_deref_mut()).await?;
-        let slice = driver.slice(load.shape, dependencies, length).await.map_err(|error| process.blame(&error))?;
+        let slice = match (driver.slice(load.shape, dependencies, length).await, process.as_mut()) {
+            (Ok(slice), _) => slice,
+            (Err(error), Some(process)) => return Err(process.blame(&error)),
+            (Err(error), None) => return Err(format!("a peer: {error}").into()),
+        };
         Ok(Side {
             slice,
-            server_cpu_micros: growth(server_cpu_before, process.cpu_micros()),
+            server_cpu_micros: growth(server_cpu_before, server_cpu(process)),
             client_cpu_micros: growth(client_cpu_before, cpu_micros(std::process::id())),
             script_calls: growth(scripts_before, script_calls(redis_server.as_deref_mut()).await?),
             redis_cpu_micros: growth(redis_cpu_before, redis_server.as_deref().and_then(RedisServer::cpu_micros)),
@@ -295,8 +320,16 @@ impl Running {
         // Random per process: a second run against the same store must not replay reservations.
         let run = RandomState::new().hash_one(process.address());
         match Driver::connect(process.address(), connections, concurrency, run).await {
-            Ok(driver) => Ok(Self { process, driver }),
+            Ok(driver) => Ok(Self { process: Some(process), driver }),
             Err(error) => Err(process.blame(&error)),
+        }
+    }
+
+    async fn peer(peer: &Peer, options: &Options) -> Result<Self, Error> {
+        let (connections, concurrency) = (usize::from(options.connections), usize::from(options.concurrency));
+        match Driver::connect(&peer.address.to_string(), connections, concurrency, 0).await {
+            Ok(driver) => Ok(Self { process: None, driver }),
+            Err(error) => Err(format!("peer {} at {}: {error}", peer.name, peer.address).into()),
         }
     }
 }

@@ -1,13 +1,19 @@
 //! How budgetd is started: the only file that knows more of budgetd's library than its clock.
 
-use std::{io, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    fs, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use budgetd::{
     Server,
+    clock::Clock,
     config::{Config, Listen, LogFormat, Secret, ServerLimits, Settings, Span},
     grpc_server, telemetry,
 };
-use tokio::{net::TcpListener, runtime};
+use tokio::{net::TcpListener, runtime, time};
 use tonic::transport::{self, server::TcpIncoming};
 
 use crate::Error;
@@ -35,30 +41,79 @@ pub(crate) fn bare_incoming(listener: TcpListener) -> TcpIncoming {
     TcpIncoming::from(listener).with_nodelay(Some(true))
 }
 
+/// How often a clock that is set by a file is moved.
+const CLOCK_ROUND: Duration = Duration::from_millis(2);
+
 /// Where other work stalls the machine, a slow answer of Redis shall show as latency, and not stop the benchmark as an
 /// outage of the store.
 const REDIS_RESPONSE_TIMEOUT: Span = Span(Duration::from_secs(2));
 
-/// Runs a replica until `shutdown` ends: all settings are the defaults but store, its time-out, policies and free ports;
-/// metrics are on, logs are at info.
+/// How a replica is started. All settings are the defaults but these, the time-out of Redis, and the ports.
+#[derive(Debug)]
+pub(crate) struct Start<'a> {
+    /// `memory`, or a URL.
+    pub(crate) store: &'a str,
+    /// Answer from leases held on the store.
+    pub(crate) lease: bool,
+    pub(crate) policies: Option<PathBuf>,
+    /// Any free port unless given.
+    pub(crate) listen: Option<SocketAddr>,
+    /// A settings file, for time limits of leases.
+    pub(crate) config: Option<&'a Path>,
+    pub(crate) no_leases_out: bool,
+    /// Ledgers live by a clock that is ahead by the milliseconds in this file.
+    pub(crate) clock: Option<PathBuf>,
+}
+
+/// Runs a replica until `shutdown` ends; metrics are on, logs are at info.
 pub(crate) async fn run(
-    store: &str,
-    lease: bool,
-    policies: PathBuf,
+    start: Start<'_>,
     announce: impl FnOnce(&str) -> io::Result<()>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), Error> {
+    let written = match start.config {
+        Some(path) => Settings::parse(&fs::read_to_string(path)?)?,
+        None => Settings::default(),
+    };
+    let upstream = start.store.starts_with("grpc://");
     let config = Config::judge(Settings {
-        listen: Some(Listen::Tcp(LOOPBACK)),
+        listen: Some(Listen::Tcp(start.listen.unwrap_or(LOOPBACK))),
         http: Some(LOOPBACK),
-        store: Some(Secret::new(store)),
-        lease: Some(lease),
-        redis_response_timeout: Some(REDIS_RESPONSE_TIMEOUT),
-        policy: Some(policies),
-        ..Settings::default()
+        store: Some(Secret::new(start.store)),
+        lease: Some(start.lease || upstream),
+        redis_response_timeout: written.redis_response_timeout.or(Some(REDIS_RESPONSE_TIMEOUT)),
+        policy: start.policies,
+        no_leases_out: Some(start.no_leases_out),
+        ..written
     })?;
     telemetry::init_logs(LogFormat::Json, "info")?;
-    let server = Server::bind(config).await?;
+    let mut server = Server::bind(config).await?;
+    if let Some(file) = start.clock {
+        server = server.with_clock(clock_ahead(file));
+    }
     announce(&server.addresses().grpc.to_string())?;
     Ok(server.serve(shutdown).await?)
+}
+
+/// A clock that goes as fast as the machine's and is set forward by what a file says.
+fn clock_ahead(file: PathBuf) -> Clock {
+    let machine = Clock::system();
+    let (clock, hands) = Clock::manual(machine.now_ms());
+    let shown = clock.clone();
+    tokio::spawn(async move {
+        let mut rounds = time::interval(CLOCK_ROUND);
+        let (mut last_ms, mut ahead_ms) = (machine.boot_ms(), 0);
+        loop {
+            rounds.tick().await;
+            let now_ms = machine.boot_ms();
+            hands.advance(now_ms - last_ms);
+            last_ms = now_ms;
+            let told_ms = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+            if told_ms != ahead_ms {
+                hands.set(shown.now_ms() + told_ms - ahead_ms);
+                ahead_ms = told_ms;
+            }
+        }
+    });
+    clock
 }

@@ -24,6 +24,7 @@ use budget_proto::pb;
 use crate::{
     Error,
     policies::name,
+    rate_limit::{self, RateLimitResponse, SHOULD_RATE_LIMIT_PATH},
     session,
     stats::{percentile, ratio},
     wire::{Ids, Prepared, PreparedCodec, PreparedPair, RELEASE_PATH, RESERVE_PATH, Verdict},
@@ -44,6 +45,8 @@ pub(crate) enum Shape {
     ReserveOnly,
     /// As `Pair`, over one Session stream per connection.
     Session,
+    /// As `ReserveOnly`, asked of a server that speaks Envoy's RateLimitService.
+    RateLimit,
 }
 
 /// A closed loop against one server.
@@ -60,6 +63,7 @@ pub(crate) struct Driver {
 pub(crate) struct Dependencies {
     pub(crate) names: Arc<[String]>,
     pub(crate) calls: Arc<[PreparedPair]>,
+    pub(crate) rate_limits: Arc<[Prepared]>,
 }
 
 /// What a slice measured.
@@ -121,8 +125,9 @@ impl Driver {
             let (channel, dependencies) = (channel.clone(), dependencies.clone());
             tasks.spawn(async move {
                 match shape {
-                    Shape::Pair => Ok(unary(&channel, callers, &dependencies, ids, end, true).await),
-                    Shape::ReserveOnly => Ok(unary(&channel, callers, &dependencies, ids, end, false).await),
+                    Shape::Pair | Shape::ReserveOnly | Shape::RateLimit => {
+                        Ok(unary(&channel, callers, shape, &dependencies, ids, end).await)
+                    }
                     Shape::Session => session::drive(channel, callers, &dependencies, ids, end).await,
                 }
             });
@@ -155,15 +160,15 @@ fn spread(callers: usize, connections: usize) -> Vec<usize> {
 async fn unary(
     channel: &Channel,
     callers: usize,
+    shape: Shape,
     dependencies: &Dependencies,
     mut ids: Ids,
     end: Instant,
-    release: bool,
 ) -> Tally {
     let mut running: FuturesUnordered<_> = (0..callers)
         .map(|caller| {
             let ids = Ids::new(ids.bits(), caller as u64);
-            call_until(Grpc::new(channel.clone()), &dependencies.calls, ids, end, release)
+            call_until(Grpc::new(channel.clone()), shape, dependencies, ids, end)
         })
         .collect();
     let mut total = Tally::default();
@@ -176,22 +181,30 @@ async fn unary(
 /// One caller.
 async fn call_until(
     mut grpc: Grpc<Channel>,
-    calls: &[PreparedPair],
+    shape: Shape,
+    dependencies: &Dependencies,
     mut ids: Ids,
     end: Instant,
-    release: bool,
 ) -> Tally {
     let reserve_path = PathAndQuery::from_static(RESERVE_PATH);
     let release_path = PathAndQuery::from_static(RELEASE_PATH);
+    let rate_limit_path = PathAndQuery::from_static(SHOULD_RATE_LIMIT_PATH);
     let mut tally = Tally::default();
     let mut sent_at = Clock::instant();
     while sent_at < end {
-        let pair = &calls[pick(ids.bits(), calls.len())];
+        let index = pick(ids.bits(), dependencies.calls.len());
+        if shape == Shape::RateLimit {
+            let answer = call(&mut grpc, &rate_limit_path, dependencies.rate_limits[index]).await;
+            let verdict = tally.judge::<RateLimitResponse>(answer);
+            sent_at = tally.note_ask(verdict, sent_at);
+            continue;
+        }
+        let pair = &dependencies.calls[index];
         let id = ids.id();
         let answer = call::<pb::ReserveResponse>(&mut grpc, &reserve_path, pair.reserve.with_id(id)).await;
         let verdict = tally.judge(answer);
         sent_at = tally.note_ask(verdict, sent_at);
-        if release && verdict == Verdict::Admitted {
+        if shape == Shape::Pair && verdict == Verdict::Admitted {
             let answer = call::<pb::ReleaseResponse>(&mut grpc, &release_path, pair.release.with_id(id)).await;
             let verdict = tally.judge(answer);
             sent_at = tally.note_release(verdict, sent_at);
@@ -222,7 +235,8 @@ impl Dependencies {
     pub(crate) fn new(family: &str, count: usize) -> Self {
         let names: Arc<[String]> = (0..count).map(|index| name(family, index)).collect();
         let calls = names.iter().map(|name| PreparedPair::unary(name)).collect();
-        Self { names, calls }
+        let rate_limits = names.iter().map(|name| rate_limit::prepared(name)).collect();
+        Self { names, calls, rate_limits }
     }
 }
 
@@ -314,11 +328,11 @@ mod tests {
 
     #[tokio::test]
     async fn every_shape_counts_its_calls_and_measures_them() {
-        for shape in [Shape::Pair, Shape::ReserveOnly, Shape::Session] {
+        for shape in [Shape::Pair, Shape::ReserveOnly, Shape::Session, Shape::RateLimit] {
             let slice = echo_slice(shape).await;
             assert!(slice.asks >= 9, "{shape:?}: {slice:?}");
             assert_eq!(slice.admitted, slice.asks, "{shape:?}");
-            let releases = if shape == Shape::ReserveOnly { 0 } else { slice.asks };
+            let releases = if matches!(shape, Shape::ReserveOnly | Shape::RateLimit) { 0 } else { slice.asks };
             assert_eq!((slice.releases, slice.released), (releases, releases), "{shape:?}");
             assert_eq!(slice.calls, slice.asks + releases, "{shape:?}");
             assert!(slice.calls_per_second > 0.0 && slice.p50_micros <= slice.p99_micros, "{shape:?}: {slice:?}");

@@ -1,6 +1,7 @@
 //! The baseline: a bare tonic server that speaks the same service, built like budgetd's, and decides nothing.
 //!
-//! Its answers have the encoded size of budgetd's, so that the difference to budgetd is what budgetd does.
+//! Its answers have the encoded size of budgetd's, so that the difference to budgetd is what budgetd does. For peers it
+//! speaks their service as well.
 
 use futures::{StreamExt, stream};
 use tokio::net::TcpListener;
@@ -9,7 +10,7 @@ use tonic::{Request, Response, Status, Streaming};
 use budget_proto::pb;
 use pb::retry_budget_server::{RetryBudget, RetryBudgetServer};
 
-use crate::daemon;
+use crate::{daemon, rate_limit};
 
 /// Answers everything with the same words.
 struct Echo;
@@ -23,6 +24,7 @@ pub(crate) async fn run(
 ) -> Result<(), tonic::transport::Error> {
     daemon::bare_server()
         .add_service(RetryBudgetServer::new(Echo))
+        .add_service(rate_limit::Echo)
         .serve_with_incoming_shutdown(daemon::bare_incoming(listener), shutdown)
         .await
 }

@@ -1,15 +1,27 @@
-//! Benchmarks of budgetd. Starts what it measures by itself; nothing else has to be built, running or reachable.
+//! Load scenarios and benchmarks of budgetd. Starts what it measures by itself; nothing else has to be built, running or reachable.
 
 mod bench;
 mod bytes_per_item;
+mod caller;
 mod calls;
+mod commands;
 mod comparisons;
 mod daemon;
+mod dependency;
 mod driver;
 mod echo;
+mod engine;
+mod fleet;
+mod judge;
+mod plan;
 mod policies;
+mod proxy;
+mod random;
+mod rate_limit;
+mod record;
 mod redis_server;
 mod report;
+mod scenario;
 mod serve;
 mod server_process;
 mod session;
@@ -24,7 +36,7 @@ use clap::{Parser, Subcommand};
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Debug, Parser)]
-#[command(name = "loadtest", about = "Benchmarks of budgetd", arg_required_else_help = true)]
+#[command(name = "loadtest", about = "Load scenarios and benchmarks of budgetd", arg_required_else_help = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -34,19 +46,50 @@ struct Arguments {
 enum Command {
     /// Compares budgetd, on memory and on Redis, with a bare server that only answers.
     Bench(bench::Options),
+    /// Shows a retry storm, and what a budget does to it: one scenario, all strategies side by side.
+    Storm(commands::Options),
+    /// Runs one scenario, by its name or from a file.
+    Run {
+        /// As `list` shows it, or a path.
+        scenario: String,
+        #[command(flatten)]
+        options: commands::Options,
+    },
+    /// Runs all scenarios.
+    All(commands::Options),
+    /// Names all scenarios.
+    List,
+    /// Compares two runs, JSON, on the same load: before and after a change or a roll-out.
+    Compare(report::CompareOptions),
+    /// Shows a run, JSON, once more: its summary, page or picture.
+    Show(report::ShowOptions),
     /// The bare server; started by the benchmark.
     #[command(hide = true)]
     ServeEcho,
-    /// A replica of budgetd; started by the benchmark.
+    /// A replica of budgetd; started by benchmarks and scenarios.
     #[command(hide = true)]
     ServeDaemon(serve::DaemonOptions),
+    /// The fake dependency; started by scenarios.
+    #[command(hide = true)]
+    ServeDependency(serve::DependencyOptions),
+    /// A process of callers; started by scenarios.
+    #[command(hide = true)]
+    ServeCallers(serve::CallerOptions),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Bench(options) => bench::main(&options),
+        Command::Compare(options) => report::compare_main(&options),
+        Command::Show(options) => report::show(&options),
         Command::ServeEcho => serve::echo(),
         Command::ServeDaemon(options) => serve::daemon(options),
+        Command::ServeDependency(options) => serve::dependency(&options),
+        Command::ServeCallers(options) => serve::caller(&options),
+        Command::Storm(options) => commands::storm(&options),
+        Command::Run { scenario, options } => commands::run(&scenario, &options),
+        Command::All(options) => commands::all(&options),
+        Command::List => commands::list(),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error}");

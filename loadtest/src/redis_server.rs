@@ -21,6 +21,7 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(25);
 /// A running server and a connection for questions.
 pub(crate) struct RedisServer {
     child: Child,
+    socket: PathBuf,
     url: String,
     connection: MultiplexedConnection,
     version: String,
@@ -53,7 +54,7 @@ impl RedisServer {
                 return Err(format!("redis-server ended with {status}: {}", log_tail(&log)).into());
             }
             if let Ok(connection) = client.get_multiplexed_async_connection().await {
-                let mut server = Self { child, url, connection, version: String::new() };
+                let mut server = Self { child, socket, url, connection, version: String::new() };
                 server.version = server.identity().await?;
                 return Ok(server);
             }
@@ -65,6 +66,25 @@ impl RedisServer {
     /// Ends it and waits for its end.
     pub(crate) async fn end(mut self) -> Result<(), Error> {
         Ok(self.child.kill().await?)
+    }
+
+    /// Kills it; [`Self::start`] under the same name puts another in its place.
+    pub(crate) async fn kill(&mut self) -> Result<(), Error> {
+        Ok(self.child.kill().await?)
+    }
+
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// Deletes all.
+    pub(crate) async fn flush(&mut self) -> Result<(), Error> {
+        Ok(redis::cmd("FLUSHALL").query_async(&mut self.connection).await?)
+    }
+
+    /// Where its socket is.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
     }
 
     /// For budgetd.

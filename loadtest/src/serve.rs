@@ -1,7 +1,9 @@
 //! The hidden subcommands: this process is a server that a benchmark started.
 
 use std::{
+    fs,
     io::{self, Read, Write},
+    net::SocketAddr,
     path::PathBuf,
     process::ExitCode,
     thread,
@@ -10,7 +12,13 @@ use std::{
 use clap::Args;
 use tokio::sync::oneshot;
 
-use crate::{Error, daemon, echo};
+use crate::{
+    Error, caller,
+    daemon::{self, Start},
+    dependency::{self, Dependency},
+    echo,
+    scenario::Scenario,
+};
 
 #[derive(Debug, Args)]
 pub(crate) struct DaemonOptions {
@@ -20,9 +28,57 @@ pub(crate) struct DaemonOptions {
     /// Answer from leases held on the store.
     #[arg(long)]
     lease: bool,
-    /// The policy file.
+    /// The policy file; none for an agent.
     #[arg(long)]
-    policies: PathBuf,
+    policies: Option<PathBuf>,
+    /// Where to listen; any free port unless given.
+    #[arg(long)]
+    listen: Option<SocketAddr>,
+    /// A settings file, for time limits of leases.
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// No lease of an earlier daemon is in use.
+    #[arg(long)]
+    no_leases_out: bool,
+    /// Ledgers live by a clock that is ahead by the milliseconds in this file.
+    #[arg(long)]
+    clock: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DependencyOptions {
+    /// The scenario whose dependency it is.
+    #[arg(long)]
+    scenario: PathBuf,
+    #[arg(long)]
+    seed: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CallerOptions {
+    /// The scenario.
+    #[arg(long)]
+    scenario: PathBuf,
+    /// What this process has to do in it.
+    #[arg(long)]
+    task: PathBuf,
+}
+
+/// Serves as the fake dependency.
+pub(crate) fn dependency(options: &DependencyOptions) -> Result<ExitCode, Error> {
+    let text = fs::read_to_string(&options.scenario)?;
+    let scenario = Scenario::parse(&options.scenario.display().to_string(), &text)?;
+    let keeps_arrivals = scenario.bound.as_ref().is_some_and(|bound| bound.at_arrival);
+    let dependency = Dependency::new(scenario.dependency.clone(), options.seed, scenario.bin_ms(), keeps_arrivals);
+    daemon::runtime()?.block_on(async {
+        dependency::serve(dependency, announce, until_orphaned()).await?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Calls as a process of callers.
+pub(crate) fn caller(options: &CallerOptions) -> Result<ExitCode, Error> {
+    caller::main(&options.scenario, &options.task)
 }
 
 /// Serves the baseline.
@@ -38,7 +94,9 @@ pub(crate) fn echo() -> Result<ExitCode, Error> {
 /// Serves as a replica of budgetd.
 pub(crate) fn daemon(options: DaemonOptions) -> Result<ExitCode, Error> {
     daemon::runtime()?.block_on(async {
-        daemon::run(&options.store, options.lease, options.policies, announce, until_orphaned()).await?;
+        let DaemonOptions { store, lease, policies, listen, config, no_leases_out, clock } = options;
+        let start = Start { store: &store, lease, policies, listen, config: config.as_deref(), no_leases_out, clock };
+        daemon::run(start, announce, until_orphaned()).await?;
         Ok(ExitCode::SUCCESS)
     })
 }

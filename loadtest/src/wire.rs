@@ -35,12 +35,13 @@ const UNARY_BUFFER_BYTES: usize = 256;
 /// Buffers of a stream hold what is ready at once.
 const STREAM_BUFFER_BYTES: usize = 8 * 1024;
 
-/// An encoded request; only its reservation id differs from call to call.
+/// An encoded request; only its reservation id differs from call to call, if it has one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prepared {
     bytes: [u8; PREPARED_BYTES_MAX],
     length: u8,
-    id_at: u8,
+    /// Where there is one.
+    id_at: Option<u8>,
 }
 
 /// Reserve and Release of an original at one dependency.
@@ -88,13 +89,19 @@ impl Prepared {
         let mut bytes = [0; PREPARED_BYTES_MAX];
         bytes[..encoded.len()].copy_from_slice(&encoded);
         let id_at = encoded.windows(ID_BYTES).position(|window| window == ID_MARK);
-        Self { bytes, length: encoded.len() as u8, id_at: id_at.map_or(0, |at| at as u8) }
+        Self { bytes, length: encoded.len() as u8, id_at: id_at.map(|at| at as u8) }
+    }
+
+    /// A request that is the same each time.
+    pub(crate) fn without_id(message: &impl Message) -> Self {
+        Self::new(message)
     }
 
     /// The same request for another reservation.
     pub(crate) fn with_id(mut self, id: [u8; ID_BYTES]) -> Self {
-        let id_at = usize::from(self.id_at);
-        self.bytes[id_at..id_at + ID_BYTES].copy_from_slice(&id);
+        if let Some(id_at) = self.id_at.map(usize::from) {
+            self.bytes[id_at..id_at + ID_BYTES].copy_from_slice(&id);
+        }
         self
     }
 
@@ -277,6 +284,13 @@ mod tests {
         assert_eq!(reserve.correlation_id, 300);
         let expected = original("bench/one/0000", &id);
         assert_eq!(reserve.call, Some(pb::session_request::Call::Reserve(expected)));
+    }
+
+    #[test]
+    fn requests_without_an_id_stay_as_they_are() {
+        let message = crate::rate_limit::request("bench/one/0000");
+        let prepared = Prepared::without_id(&message);
+        assert_eq!(prepared.with_id([7; ID_BYTES]).as_bytes(), message.encode_to_vec());
     }
 
     #[test]

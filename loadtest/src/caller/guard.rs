@@ -1,0 +1,280 @@
+//! What stands between an operation and its next attempt: nothing, a budget of the client's own, or the fleet's.
+
+use std::time::Duration;
+
+use budget::{
+    decision::{Attempt, Cause, Cost, Outcome, Priority, Release, Reserve, Sent, Use},
+    ids::ReservationId,
+    lease::HolderId,
+    units::MICROS_PER_TOKEN,
+};
+use budget_client::{
+    Ask, Client, Decision, Dependency, Handle, InFlight, LeasedClient, Mode, Refused, Reserved, Source, Standing,
+    reservation_id,
+};
+use tokio::time;
+use tower::retry::budget::{Budget, TpsBudget};
+
+use super::{Task, Via};
+use crate::{
+    Error,
+    plan::Arrival,
+    scenario::{DEPENDENCY, PriorityName, Scenario, Strategy},
+};
+
+/// How often readiness is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+const RELEASE_WITHIN: Duration = Duration::from_secs(2);
+const CALL_WITHIN: Duration = Duration::from_secs(2);
+
+/// By strategy.
+pub(super) enum Guard {
+    Nothing,
+    /// For each client and each layer.
+    Own(Vec<TpsBudget>),
+    /// budgetd decides each attempt; `leased`: from a lease of its own.
+    Plain {
+        clients: Vec<Client>,
+        dependency: Dependency,
+        leased: bool,
+    },
+    Holding {
+        clients: Vec<LeasedClient>,
+        handles: Vec<Handle>,
+        waits: bool,
+    },
+}
+
+/// An attempt that may be sent.
+pub(super) enum Held {
+    Nothing,
+    Plain(Box<(Client, Dependency)>, ReservationId),
+    Leased(InFlight, Dependency),
+}
+
+/// What budgetd is asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asking<'a> {
+    pub(super) arrival: &'a Arrival,
+    /// From 1.
+    pub(super) number: u32,
+    pub(super) cause: Option<Cause>,
+    pub(super) within: Duration,
+}
+
+// === impl Guard ===
+
+impl Guard {
+    pub(super) fn new(scenario: &Scenario, task: &Task) -> Result<Self, Error> {
+        let units = scenario.load.iter().filter_map(|load| Some(load.cost.as_ref()?.unit.as_str()));
+        let dependency = Dependency::new(DEPENDENCY)?.with_units(units)?;
+        let layers = scenario.call.layers.len();
+        Ok(match task.strategy {
+            Strategy::Single | Strategy::Naive => Self::Nothing,
+            Strategy::Tower => {
+                let budgets = usize::try_from(task.clients)?.saturating_mul(layers);
+                Self::Own((0..budgets).map(|_| TpsBudget::default()).collect())
+            }
+            Strategy::Exact | Strategy::Agent => {
+                let clients = task.budgetd.iter().map(|endpoint| Client::new(endpoint)).collect::<Result<_, _>>()?;
+                Self::Plain { clients, dependency, leased: task.strategy == Strategy::Agent }
+            }
+            Strategy::Leased => {
+                let (mut clients, mut handles) = (Vec::new(), Vec::new());
+                for holder in 0..scenario.holders {
+                    // Each begins with another of the replicas.
+                    let turn = usize::try_from(task.process + holder)? % task.budgetd.len().max(1);
+                    let mut endpoints = task.budgetd.clone();
+                    endpoints.rotate_left(turn);
+                    let client = Client::builder()
+                        .endpoints(endpoints)
+                        .holder_id(HolderId::new(&format!("callers-{}-{holder}", task.process))?)
+                        .timing(scenario.timing()?.limits)
+                        .connect()?;
+                    handles.push(client.dependency(&dependency)?);
+                    clients.push(client);
+                }
+                Self::Holding { clients, handles, waits: lends(scenario)? }
+            }
+        })
+    }
+
+    /// Until budgetd answers, and until leases are held where they are permitted.
+    pub(super) async fn until_ready(&self) -> Result<(), Error> {
+        match self {
+            Self::Nothing | Self::Own(_) => {}
+            Self::Plain { clients, dependency, leased } => {
+                for client in clients {
+                    until_answered(client, dependency, *leased).await?;
+                }
+            }
+            Self::Holding { handles, waits, .. } => {
+                while *waits && handles.iter().any(|handle| handle.standing() != Standing::Leased) {
+                    time::sleep(LOOK_EVERY).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A layer has its result.
+    pub(super) fn succeeded(&self, client: u32, layer: usize, layers: usize) {
+        if let Some(budget) = self.own(client, layer, layers) {
+            budget.deposit();
+        }
+    }
+
+    /// Whether a layer may try again; budgetd is asked later, for the attempt itself.
+    pub(super) fn may_retry(&self, client: u32, layer: usize, layers: usize) -> bool {
+        self.own(client, layer, layers).is_none_or(Budget::withdraw)
+    }
+
+    fn own(&self, client: u32, layer: usize, layers: usize) -> Option<&TpsBudget> {
+        match self {
+            Self::Own(budgets) => budgets.get(usize::try_from(client).ok()? * layers + layer),
+            Self::Nothing | Self::Plain { .. } | Self::Holding { .. } => None,
+        }
+    }
+
+    /// Asks for one attempt. None: nobody has to be asked.
+    pub(super) async fn ask(&self, scenario: &Scenario, asking: Asking<'_>) -> Option<(Via, Held, i64)> {
+        let load = &scenario.load[asking.arrival.load];
+        let priority = match load.priority {
+            PriorityName::Sheddable => Priority::Sheddable,
+            PriorityName::Default => Priority::Default,
+            PriorityName::Critical => Priority::Critical,
+        };
+        let micros = i64::from(asking.arrival.cost) * MICROS_PER_TOKEN;
+        let cost = |dependency: &Dependency| load.cost.as_ref().and_then(|cost| dependency.cost(&cost.unit, micros));
+        let attempt = match asking.cause {
+            Some(cause) => Attempt::retry(asking.number, cause),
+            None => Attempt::ORIGINAL,
+        };
+        let client = usize::try_from(asking.arrival.client / scenario.processes).unwrap_or(0);
+        let (via, held) = match self {
+            Self::Nothing | Self::Own(_) => return None,
+            Self::Plain { clients, dependency, .. } => {
+                let costs = cost(dependency).into_iter().collect();
+                let ask = Plainly { attempt, priority, costs, within: asking.within };
+                ask.of(&clients[client % clients.len()], dependency).await
+            }
+            Self::Holding { handles, .. } => {
+                let handle = &handles[client % handles.len()];
+                let ask = match asking.cause {
+                    Some(cause) => Ask::retry(asking.number, cause),
+                    None => Ask::original(),
+                };
+                leased(handle, &ask.priority(priority).costs(cost(handle.dependency())), asking.within).await
+            }
+        };
+        Some((via, held, micros))
+    }
+
+    pub(super) fn releases_lost(&self) -> u64 {
+        match self {
+            Self::Holding { clients, .. } => clients.iter().map(LeasedClient::releases_lost).sum(),
+            Self::Nothing | Self::Own(_) | Self::Plain { .. } => 0,
+        }
+    }
+}
+
+/// Whether the policy permits leases.
+fn lends(scenario: &Scenario) -> Result<bool, Error> {
+    let set = budgetd::policies::PolicySet::parse_timed("policy", &scenario.policy, scenario.timing()?);
+    let set = set.map_err(|error| error.to_string())?;
+    Ok(set.rule(DEPENDENCY).is_some_and(|rule| rule.policy.spec().lease.enabled))
+}
+
+/// Asks for attempts that are handed back unsent.
+async fn until_answered(client: &Client, dependency: &Dependency, leased: bool) -> Result<(), Error> {
+    loop {
+        let id = reservation_id()?;
+        let reserve = Reserve::new(id, Attempt::ORIGINAL);
+        if let Ok(Reserved { decision, mode, .. }) = client.reserve(dependency, &reserve, CALL_WITHIN).await {
+            if let Decision::Admitted(_) = decision {
+                client.release(dependency, &Release::not_sent(id), CALL_WITHIN).await?;
+            }
+            if !leased || mode == Mode::Leased {
+                return Ok(());
+            }
+        }
+        time::sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn leased(handle: &Handle, ask: &Ask, within: Duration) -> (Via, Held) {
+    match handle.reserve(ask, within).await {
+        Ok(permit) => {
+            let via = match permit.source() {
+                Source::Lease => Via::Lease,
+                Source::Coordinator => Via::Coordinator,
+                Source::Degraded => Via::Degraded,
+                Source::Fallback => Via::Fallback,
+            };
+            match permit.sent() {
+                Ok(flight) => (via, Held::Leased(flight, handle.dependency().clone())),
+                // Handed back.
+                Err(_expired) => (Via::Refused, Held::Nothing),
+            }
+        }
+        Err(Refused::Denied(_) | Refused::Overloaded) => (Via::Refused, Held::Nothing),
+        Err(Refused::Failed(_)) => (Via::Error, Held::Nothing),
+    }
+}
+
+/// An ask of budgetd itself.
+struct Plainly {
+    attempt: Attempt,
+    priority: Priority,
+    costs: Vec<Cost>,
+    within: Duration,
+}
+
+// === impl Plainly ===
+
+impl Plainly {
+    async fn of(self, client: &Client, dependency: &Dependency) -> (Via, Held) {
+        let Ok(id) = reservation_id() else { return (Via::Error, Held::Nothing) };
+        let (priority, costs) = (self.priority, self.costs);
+        let reserve = Reserve { priority, costs, ..Reserve::new(id, self.attempt) };
+        match client.reserve(dependency, &reserve, self.within).await {
+            Ok(Reserved { decision: Decision::Admitted(_), mode, .. }) => {
+                let via = match mode {
+                    Mode::Leased => Via::Lease,
+                    Mode::Exact | Mode::Shadow => Via::Coordinator,
+                    Mode::Degraded => Via::Degraded,
+                };
+                (via, Held::Plain(Box::new((client.clone(), dependency.clone())), id))
+            }
+            Ok(Reserved { decision: Decision::Denied(_), .. }) | Err(budget_client::Error::Overloaded(_)) => {
+                (Via::Refused, Held::Nothing)
+            }
+            Err(_) => (Via::Error, Held::Nothing),
+        }
+    }
+}
+
+// === impl Held ===
+
+impl Held {
+    /// Tells how the attempt went, beside what follows.
+    pub(super) fn finish(self, outcome: Outcome, unit: Option<&str>, actual_micros: i64) {
+        match self {
+            Self::Nothing => {}
+            Self::Leased(flight, dependency) => {
+                let cost = unit.and_then(|unit| dependency.cost(unit, actual_micros));
+                flight.finish_with(outcome, cost.as_slice());
+            }
+            Self::Plain(way, id) => {
+                let (client, dependency) = *way;
+                let costs = unit.and_then(|unit| dependency.cost(unit, actual_micros)).into_iter().collect();
+                let used = Use::Sent(Sent { outcome, costs, terminal: None, result_ref: None });
+                let release = Release { id, used, operation: None };
+                tokio::spawn(async move {
+                    // A release that is lost leaves the permit to its own end.
+                    let _lost = client.release(&dependency, &release, RELEASE_WITHIN).await;
+                });
+            }
+        }
+    }
+}

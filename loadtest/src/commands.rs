@@ -1,0 +1,126 @@
+//! The subcommands that run scenarios.
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::PathBuf,
+    process::ExitCode,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use clap::Args;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{
+    Error,
+    engine::{self, Settings},
+    record::{Run, SCHEMA},
+    report::{self, Progress},
+    scenario::{Scenario, Strategy, find, library},
+};
+
+/// What all of them understand.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Options {
+    /// Shorter runs, with the same verdicts.
+    #[arg(long)]
+    quick: bool,
+    /// Another seed than the scenario's: the same seed gives the same arrivals and the same answers of the dependency.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Run only these strategies, separated by commas.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_strategy)]
+    strategies: Vec<Strategy>,
+    /// Write the run as JSON to this file too.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the report, a page and JSON, into this directory.
+    #[arg(long, value_name = "DIR", default_value = report::DIRECTORY)]
+    out: PathBuf,
+    /// Show no progress.
+    #[arg(long)]
+    quiet: bool,
+    /// redis-server or valkey-server to start.
+    #[arg(long, value_name = "PATH", default_value = "redis-server")]
+    redis_server: PathBuf,
+    /// A budget that does not work, for a test of the verdicts.
+    #[arg(long, hide = true)]
+    broken: bool,
+}
+
+/// The demonstration.
+pub(crate) fn storm(options: &Options) -> Result<ExitCode, Error> {
+    run("storm", options)
+}
+
+/// One scenario, by name or from a file.
+pub(crate) fn run(name: &str, options: &Options) -> Result<ExitCode, Error> {
+    let (scenario, text) = find(name)?;
+    run_all(vec![(scenario, text)], options)
+}
+
+/// Every scenario that comes with the program.
+pub(crate) fn all(options: &Options) -> Result<ExitCode, Error> {
+    let wanted = library()?.into_iter().filter(|(scenario, _)| !scenario.extra);
+    run_all(wanted.map(|(scenario, text)| (scenario, text.to_owned())).collect(), options)
+}
+
+/// Shows what there is.
+pub(crate) fn list() -> Result<ExitCode, Error> {
+    for (scenario, _) in library()? {
+        println!("{:<20} {}", scenario.name, scenario.title);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_all(scenarios: Vec<(Scenario, String)>, options: &Options) -> Result<ExitCode, Error> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let run = runtime.block_on(async {
+        let mut interrupted = signal(SignalKind::interrupt())?;
+        let mut terminated = signal(SignalKind::terminate())?;
+        tokio::select! {
+            run = gathered(scenarios, options) => run,
+            _ = interrupted.recv() => Err("interrupted".into()),
+            _ = terminated.recv() => Err("terminated".into()),
+        }
+    })?;
+    print!("{}", report::summary(&run));
+    let (page, _) = report::write(&run, &options.out)?;
+    if let Some(path) = &options.json {
+        fs::write(path, report::json(&run)?).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    println!("{}", page.display());
+    let mut verdicts = run.scenarios.iter().flat_map(|scenario| &scenario.verdicts);
+    Ok(if verdicts.all(|verdict| verdict.passed) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn gathered(scenarios: Vec<(Scenario, String)>, options: &Options) -> Result<Run, Error> {
+    let settings = Settings {
+        quick: options.quick,
+        seed: options.seed,
+        strategies: options.strategies.clone(),
+        broken: options.broken,
+        redis_server: options.redis_server.clone(),
+    };
+    let mut versions = BTreeMap::from([("budgetd".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]);
+    let started_at = started_at();
+    let mut progress = Progress::new(options.quiet);
+    let mut runs = Vec::new();
+    for (scenario, text) in &scenarios {
+        runs.push(engine::run(scenario, text, &settings, &mut versions, &mut progress).await?);
+    }
+    progress.done();
+    let seed = options.seed.or_else(|| Some(scenarios.first()?.0.seed)).unwrap_or(1);
+    let arguments = env::args().skip(1).collect();
+    Ok(Run { schema: SCHEMA, seed, started_at, arguments, versions, scenarios: runs })
+}
+
+#[expect(clippy::disallowed_methods, reason = "the date of the report")]
+fn started_at() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn parse_strategy(text: &str) -> Result<Strategy, String> {
+    let found = Strategy::ALL.into_iter().find(|strategy| strategy.name() == text);
+    found.ok_or_else(|| format!("must be one of {}", Strategy::ALL.map(Strategy::name).join(", ")))
+}

@@ -1,0 +1,146 @@
+//! What is done to the fleet while it is under load.
+
+use budgetd::{config::Span, policies::PolicySet};
+use serde::Deserialize;
+
+use super::{DEPENDENCY, Scenario, StoreSpec, ms};
+
+/// One thing that happens, and for how long.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Fault {
+    at: Span,
+    /// When it is undone; absent: never.
+    until: Option<Span>,
+    #[serde(rename = "do")]
+    pub(crate) kind: Kind,
+    /// Numbers of the replicas or processes it hits; empty: all.
+    #[serde(default)]
+    which: Vec<u32>,
+    /// For `policy`: what then stands in the dependency's section.
+    pub(crate) policy: Option<String>,
+    /// For `set_clock`: by so much forward.
+    by: Option<Span>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    /// Killed; started again, empty, at the end.
+    KillRedis,
+    /// Stands still, and goes on.
+    StopRedis,
+    /// All is deleted.
+    FlushRedis,
+    /// The copy becomes a master of its own.
+    SplitRedis,
+    /// Killed; started again at the end.
+    KillBudgetd,
+    /// Stands still, and goes on.
+    StopBudgetd,
+    /// The processes' connections to budgetd are cut, and none are made.
+    Partition,
+    /// Processes of callers stand still, and go on.
+    PauseCallers,
+    /// These processes of callers begin now.
+    Grow,
+    /// Another policy.
+    Policy,
+    /// The clock of the memory store is set forward.
+    SetClock,
+}
+
+// === impl Fault ===
+
+impl Fault {
+    pub(super) fn judge(&self, scenario: &Scenario) -> Result<(), String> {
+        let label = self.label();
+        if self.until.is_some_and(|until| until.0 <= self.at.0) {
+            return Err(format!("fault {label:?} ends before it begins"));
+        }
+        let redis = scenario.fleet.store != StoreSpec::Memory;
+        match self.kind {
+            Kind::KillRedis | Kind::StopRedis | Kind::FlushRedis if !redis => {
+                Err(format!("fault {label:?} needs store = \"redis\""))
+            }
+            Kind::SplitRedis if scenario.fleet.store != StoreSpec::TwoRedis => {
+                Err(format!("fault {label:?} needs store = \"two_redis\""))
+            }
+            Kind::SetClock if redis => Err(format!("fault {label:?} needs store = \"memory\"")),
+            Kind::SetClock if self.by.is_none() => Err(format!("fault {label:?} needs `by`")),
+            Kind::Partition if !scenario.fleet.proxied => Err(format!("fault {label:?} needs fleet.proxied = true")),
+            Kind::Policy => {
+                let body = self.policy.as_ref().ok_or_else(|| format!("fault {label:?} needs `policy`"))?;
+                let text = format!("[dependency.{DEPENDENCY}]\n{body}");
+                let judged = PolicySet::parse_timed("fault.policy", &text, scenario.timing()?);
+                judged.map(drop).map_err(|error| error.to_string())
+            }
+            Kind::Grow | Kind::PauseCallers | Kind::Partition => {
+                let outside = self.which.iter().find(|process| **process >= scenario.processes);
+                match outside {
+                    Some(process) => Err(format!("fault {label:?} names process {process}, which there is not")),
+                    None => Ok(()),
+                }
+            }
+            Kind::KillRedis
+            | Kind::StopRedis
+            | Kind::FlushRedis
+            | Kind::SplitRedis
+            | Kind::KillBudgetd
+            | Kind::StopBudgetd
+            | Kind::SetClock => Ok(()),
+        }
+    }
+
+    pub(crate) fn at_ms(&self) -> u64 {
+        ms(self.at)
+    }
+
+    pub(crate) fn until_ms(&self) -> Option<u64> {
+        self.until.map(ms)
+    }
+
+    pub(crate) fn by_ms(&self) -> i64 {
+        self.by.map_or(0, |by| i64::try_from(ms(by)).unwrap_or(0))
+    }
+
+    /// Whether it is one of those that it hits.
+    pub(crate) fn hits(&self, number: u32) -> bool {
+        self.which.is_empty() || self.which.contains(&number)
+    }
+
+    /// Whether whoever depends on budgetd may be left alone by it.
+    pub(crate) const fn takes_budgetd_away(&self) -> bool {
+        match self.kind {
+            Kind::KillRedis
+            | Kind::StopRedis
+            | Kind::FlushRedis
+            | Kind::KillBudgetd
+            | Kind::StopBudgetd
+            | Kind::Partition => true,
+            Kind::SplitRedis | Kind::PauseCallers | Kind::Grow | Kind::Policy | Kind::SetClock => false,
+        }
+    }
+
+    /// For people.
+    pub(crate) fn label(&self) -> String {
+        let some = |what: &str| match &self.which[..] {
+            [] => format!("all {what}"),
+            [one] => format!("{what} {one}"),
+            several => format!("{} {what}", several.len()),
+        };
+        match self.kind {
+            Kind::KillRedis => "Redis killed".to_owned(),
+            Kind::StopRedis => "Redis stopped".to_owned(),
+            Kind::FlushRedis => "Redis wiped".to_owned(),
+            Kind::SplitRedis => "two masters of Redis".to_owned(),
+            Kind::KillBudgetd => format!("{} killed", some("budgetd")),
+            Kind::StopBudgetd => format!("{} stopped", some("budgetd")),
+            Kind::Partition => format!("{} cut off", some("callers")),
+            Kind::PauseCallers => format!("{} paused", some("callers")),
+            Kind::Grow => format!("{} join", some("callers")),
+            Kind::Policy => format!("policy of {DEPENDENCY} changed"),
+            Kind::SetClock => "the store's clock set forward".to_owned(),
+        }
+    }
+}
