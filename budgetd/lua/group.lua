@@ -175,8 +175,9 @@ for i = 1, count do
     local done
     done, answer = pcall(apply, { KEYS[i], unpack(KEYS, keys_from, keys_from + 3 + operations) },
       { ARGV[1], ARGV[2], ARGV[3], ARGV[4], numbers, unpack(ARGV, args_from, args_from + ids) }, stored, clock)
-    if not done and type(answer) ~= 'table' then
-      answer = redis.error_reply('ERR ' .. tostring(answer))
+    if not done and type(answer) == 'string' then
+      -- Redis before 7.2 has texts for errors of commands too, and those begin with a code.
+      answer = redis.error_reply(string.find(answer, '^user_script') and 'ERR ' .. answer or answer)
     end
   end
   replies[i] = answer

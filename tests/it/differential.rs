@@ -28,7 +28,7 @@ use budgetd::store::redis::{
     keys::{DependencyKeys, Keys},
     scripts::{APPLY, By, Script},
 };
-use deadpool_redis::redis::{self, Value};
+use deadpool_redis::redis::{self, Cmd, Value};
 use worlds::{OPERATIONS, Source};
 
 /// Worlds that advance side by side, so that one round trip serves many.
@@ -234,6 +234,17 @@ fn sorted(mut lines: Vec<String>) -> Vec<String> {
     lines
 }
 
+fn dump_command(dump: &Script, keys: &DependencyKeys, operations: &[OperationId]) -> Cmd {
+    let ledger_keys = keys.of_every_batch();
+    let mut command = dump.call(By::Digest, ledger_keys.len() + operations.len() + 4);
+    command.arg(&ledger_keys[..]);
+    for operation in operations {
+        command.arg(keys.operation(operation));
+    }
+    command.arg(&keys.of_lending()[..]).arg(&OPERATIONS[..]);
+    command
+}
+
 fn run(flavour: Flavour, steps_wanted: u64) {
     let mut rng = Rng::seeded("differential");
     let server = RedisServer::start(flavour);
@@ -271,14 +282,7 @@ fn run(flavour: Flavour, steps_wanted: u64) {
             let group = Group { now_ms: &now_ms.to_string(), version, force };
             pipeline.add_command(group.command(By::Digest, &members));
             for keys in &ledgers {
-                let ledger_keys = keys.of_every_batch();
-                let mut command = dump.call(By::Digest, ledger_keys.len() + operations.len() + 4);
-                command.arg(&ledger_keys[..]);
-                for operation in &operations {
-                    command.arg(keys.operation(operation));
-                }
-                command.arg(&keys.of_lending()[..]).arg(&OPERATIONS[..]);
-                pipeline.add_command(command);
+                pipeline.add_command(dump_command(&dump, keys, &operations));
             }
         }
         let replies: Vec<Value> = pipeline.query(&mut connection).expect("replies");

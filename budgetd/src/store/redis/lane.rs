@@ -230,7 +230,7 @@ impl Batch {
     fn of(group: &mut VecDeque<Waiting>, now: Instant) -> Self {
         let most = group.len().min(STEPS_MAX);
         // Most are alone.
-        if let [] | [_] = group.make_contiguous() {
+        if most <= 1 {
             let waiting: Vec<Waiting> = group.pop_front().and_then(|next| next.claim(now)).into_iter().collect();
             return Self { gone: most - waiting.len(), waiting };
         }

@@ -8,6 +8,7 @@ use super::{Packing, reservation_of};
 use crate::store::redis::{
     keys::DependencyKeys,
     scripts::{APPLY, By},
+    value,
 };
 
 /// Most ledgers of one call: nobody else is served while a script runs.
@@ -116,10 +117,9 @@ impl Group<'_> {
 /// The reply of each ledger of a call. Where the call as a whole failed, that is the reply of each.
 #[must_use]
 pub fn split_reply(reply: Value, ledgers: usize) -> Vec<Value> {
-    match reply {
-        Value::Array(replies) if replies.len() == ledgers => replies,
-        Value::ServerError(error) => vec![Value::ServerError(error); ledgers],
-        // No script of ours gives such a thing.
-        _ => vec![Value::Nil; ledgers],
+    if let Value::ServerError(_) = reply {
+        return vec![reply; ledgers];
     }
+    // No script of ours gives anything else.
+    value::array(reply).ok().filter(|replies| replies.len() == ledgers).unwrap_or_else(|| vec![Value::Nil; ledgers])
 }
