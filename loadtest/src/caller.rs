@@ -49,6 +49,12 @@ pub(crate) struct Task {
     pub(crate) clients: u32,
     /// This process.
     pub(crate) process: u32,
+    /// As budgetd knows it, where that is not the scenario's own.
+    pub(crate) named: Option<String>,
+    /// The policy in force, where it is not the scenario's.
+    pub(crate) policy: Option<String>,
+    /// Holders of leases are called by it, so that they are nobody else's.
+    pub(crate) tag: String,
     /// Addresses of budgetd or its agent.
     pub(crate) budgetd: Vec<String>,
     /// It never reaches them, and so never learns the policy.
@@ -92,8 +98,11 @@ struct Live {
 /// Runs one process of callers.
 pub(crate) fn main(scenario: &Path, task: &Path) -> Result<ExitCode, Error> {
     let text = fs::read_to_string(scenario)?;
-    let scenario = Scenario::parse(&scenario.display().to_string(), &text)?;
+    let mut scenario = Scenario::parse(&scenario.display().to_string(), &text)?;
     let task: Task = serde_json::from_str(&fs::read_to_string(task)?)?;
+    if let Some(policy) = &task.policy {
+        scenario.policy.clone_from(policy);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         tokio::select! {
@@ -118,18 +127,26 @@ async fn orphaned() {
 
 async fn run(scenario: Scenario, task: Task) -> Result<ExitCode, Error> {
     let callee = Callee::connect(scenario.call.protocol, &task.dependency.0, &task.dependency.1).await?;
-    let guard = Guard::new(&scenario, &task)?;
-    if !task.untold {
-        let ready = time::timeout(READY_PATIENCE, guard.until_ready());
-        ready.await.map_err(|_| format!("budgetd was not ready within {} s", READY_PATIENCE.as_secs()))??;
-    }
     let duration = scenario.duration(task.quick);
     let joins_ns = i64::try_from(scenario.joins_at_ms(task.process)).unwrap_or(i64::MAX).saturating_mul(1_000_000);
     let mine = |arrival: &Arrival| arrival.client % scenario.processes == task.process && arrival.due_ns >= joins_ns;
     let mut plan = plan::arrivals(&scenario, task.seed, task.clients, duration);
     plan.retain(mine);
-    say(Word::Ready)?;
-    let start_ns = started().await?;
+    let (guard, start_ns) = if joins_ns > 0 {
+        // It is not there before.
+        say(Word::Ready)?;
+        let start_ns = started().await?;
+        until(start_ns.saturating_add(joins_ns)).await;
+        (Guard::new(&scenario, &task)?, start_ns)
+    } else {
+        let guard = Guard::new(&scenario, &task)?;
+        if !task.untold {
+            let ready = time::timeout(READY_PATIENCE, guard.until_ready());
+            ready.await.map_err(|_| format!("budgetd was not ready within {} s", READY_PATIENCE.as_secs()))??;
+        }
+        say(Word::Ready)?;
+        (guard, started().await?)
+    };
     let caller =
         Arc::new(Caller { scenario, task, callee, guard, start_ns, told: Mutex::default(), live: Live::default() });
     let live = Arc::clone(&caller);

@@ -13,6 +13,7 @@ use crate::{
     Error,
     caller::{Told, Word},
     dependency::Counts,
+    deployment::Deployment,
     fleet::{Cast, Done, Faults, World},
     judge,
     record::{Mark, ScenarioRun},
@@ -36,6 +37,8 @@ pub(crate) struct Settings {
     /// For a test of the verdicts: each replica has all to itself.
     pub(crate) broken: bool,
     pub(crate) redis_server: PathBuf,
+    /// Asked instead of a fleet of its own.
+    pub(crate) deployment: Option<Deployment>,
 }
 
 /// Shows how far it is, over all runs of a scenario.
@@ -70,7 +73,7 @@ pub(crate) async fn run(
     progress: &mut Progress,
 ) -> Result<ScenarioRun, Error> {
     let wanted = |strategy: &Strategy| settings.strategies.is_empty() || settings.strategies.contains(strategy);
-    let strategies: Vec<Strategy> = scenario.strategies.iter().copied().filter(wanted).collect();
+    let strategies: Vec<Strategy> = scenario.strategies(settings.quick).iter().copied().filter(wanted).collect();
     let (duration, varied) = (scenario.duration(settings.quick), scenario.clients(settings.quick));
     let each_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let runs = strategies.len() * varied.len();
@@ -80,7 +83,7 @@ pub(crate) async fn run(
     for clients in &varied {
         for strategy in &strategies {
             let variant = if varied.len() == 1 { String::new() } else { format!("{clients} clients") };
-            watch.progress.note(&format!("starting {} {variant}", strategy.name()));
+            watch.progress.run(&name_of(*strategy, &variant));
             let cast = Cast {
                 scenario,
                 text,
@@ -90,6 +93,7 @@ pub(crate) async fn run(
                 quick: settings.quick,
                 broken: settings.broken,
                 redis_server: &settings.redis_server,
+                deployment: settings.deployment.as_ref(),
             };
             let ran = run_one(cast, duration, versions, &mut watch).await;
             let (counts, told, done) =
@@ -112,6 +116,11 @@ pub(crate) async fn run(
         verdicts,
         bound,
     })
+}
+
+fn name_of(strategy: Strategy, variant: &str) -> String {
+    let name = strategy.name();
+    if variant.is_empty() { name.to_owned() } else { format!("{name}, {variant}") }
 }
 
 /// Faults of the fleet and the dependency's script.

@@ -24,6 +24,7 @@ use crate::{
     Error,
     caller::{Task, Told, Word},
     dependency::{ADDRESSES_SEPARATOR, Counts},
+    deployment::Deployment,
     proxy::{Proxy, Upstream},
     redis_server::RedisServer,
     scenario::{Scenario, StoreSpec, Strategy},
@@ -51,6 +52,8 @@ pub(crate) struct Cast<'a> {
     /// Each replica has all to itself: what must not be.
     pub(crate) broken: bool,
     pub(crate) redis_server: &'a Path,
+    /// Asked instead of a fleet of its own.
+    pub(crate) deployment: Option<&'a Deployment>,
 }
 
 /// A replica of budgetd and how it is started again.
@@ -118,6 +121,12 @@ impl<'a> World<'a> {
     }
 
     async fn start_budgetd(&mut self) -> Result<(), Error> {
+        if let Some(deployment) = self.cast.deployment {
+            if self.cast.strategy == Strategy::Agent {
+                self.agent = Some(self.start_replica(0, &deployment.store(), None, false).await?);
+            }
+            return Ok(());
+        }
         let fleet = &self.cast.scenario.fleet;
         let servers = match fleet.store {
             StoreSpec::Memory => 0,
@@ -210,17 +219,25 @@ impl<'a> World<'a> {
             if untold && let Some(ways) = ways {
                 ways.iter().for_each(|way| way.lead(Upstream::Nowhere));
             }
-            let endpoints: Vec<SocketAddr> = match ways {
+            let addresses: Vec<SocketAddr> = match ways {
                 Some(ways) => ways.iter().map(Proxy::address).collect(),
                 None => self.addresses(),
             };
+            let budgetd = match self.cast.deployment {
+                Some(deployment) if self.agent.is_none() => deployment.urls(),
+                Some(_) | None => addresses.iter().map(|address| format!("http://{address}")).collect(),
+            };
+            let deployment = self.cast.deployment;
             let task = Task {
+                named: deployment.map(|deployment| deployment.dependency.to_string()),
+                policy: deployment.map(|_| scenario.policy.clone()),
+                tag: self.tag(),
                 strategy: self.cast.strategy,
                 seed: self.cast.seed,
                 quick: self.cast.quick,
                 clients: self.cast.clients,
                 process,
-                budgetd: endpoints.iter().map(|address| format!("http://{address}")).collect(),
+                budgetd,
                 untold,
                 dependency: (self.dependency_grpc.clone(), self.dependency_http.clone()),
                 told: self.told_path(process),
@@ -244,6 +261,14 @@ impl<'a> World<'a> {
             caller.tell(&word).await?;
         }
         Ok(at_ns)
+    }
+
+    /// Unlike that of any other run against the same deployment.
+    fn tag(&self) -> String {
+        match self.cast.deployment {
+            Some(_) => format!("loadtest-{}-{}-{}", std::process::id(), self.cast.strategy.name(), self.cast.clients),
+            None => "callers".to_owned(),
+        }
     }
 
     fn told_path(&self, process: u32) -> PathBuf {

@@ -67,7 +67,7 @@ pub(super) struct Asking<'a> {
 impl Guard {
     pub(super) fn new(scenario: &Scenario, task: &Task) -> Result<Self, Error> {
         let units = scenario.load.iter().filter_map(|load| Some(load.cost.as_ref()?.unit.as_str()));
-        let dependency = Dependency::new(DEPENDENCY)?.with_units(units)?;
+        let dependency = Dependency::new(task.named.as_deref().unwrap_or(DEPENDENCY))?.with_units(units)?;
         let layers = scenario.call.layers.len();
         Ok(match task.strategy {
             Strategy::Single | Strategy::Naive => Self::Nothing,
@@ -88,7 +88,7 @@ impl Guard {
                     endpoints.rotate_left(turn);
                     let client = Client::builder()
                         .endpoints(endpoints)
-                        .holder_id(HolderId::new(&format!("callers-{}-{holder}", task.process))?)
+                        .holder_id(HolderId::new(&format!("{}-{}-{holder}", task.tag, task.process))?)
                         .timing(scenario.timing()?.limits)
                         .connect()?;
                     handles.push(client.dependency(&dependency)?);
