@@ -282,7 +282,7 @@ async fn a20_odd_names_and_namespaces_never_share_state() {
     assert_eq!(keys.len(), 2 * names.len());
 }
 
-/// Seen to fail with calls for several dependencies kept in one script call after CROSSSLOT: none is answered.
+/// Such a server refuses a script call for several dependencies, whose keys are in different slots.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_of_a_cluster_has_each_dependency_in_a_call_of_its_own() {
     for flavour in Flavour::ALL {
