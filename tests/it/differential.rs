@@ -248,7 +248,7 @@ fn dump_command(dump: &Script, keys: &DependencyKeys, operations: &[OperationId]
 fn run(flavour: Flavour, steps_wanted: u64) {
     let mut rng = Rng::seeded("differential");
     let server = RedisServer::start(flavour);
-    let client = redis::Client::open(server.unix_url()).expect("a URL");
+    let client = redis::Client::open(server.admin_url()).expect("a URL");
     let mut connection = client.get_connection().expect("a connection");
     let dump = dump_script();
     for script in [&*APPLY, &dump] {
