@@ -444,8 +444,7 @@ impl Ledger {
         })
     }
 
-    /// Whether ledger time needs heartbeats: something is lent or unknown; or leases are permitted, so that no call
-    /// advances time by more than a step, and there is something that time brings back.
+    /// Whether time needs heartbeats: something is lent or unknown; or it brings something back, in steps, as leases need.
     #[must_use]
     pub fn needs_beats(&self) -> bool {
         self.leases.as_ref().is_some_and(|leases| {
