@@ -92,7 +92,16 @@ impl Call {
         match (lent, expected) {
             (LendReply::Stale { version }, Expected::Stale(stale)) => assert_eq!(version, stale.ledger_version),
             (LendReply::Done(lent), Expected::Done { answers, also, epoch, holders, needs_beats }) => {
-                let Lent { version: _, shadow: _, answers: a, epoch: e, holders: h, needs_beats: n, also: o } = *lent;
+                let Lent {
+                    version: _,
+                    shadow: _,
+                    answers: a,
+                    epoch: e,
+                    holders: h,
+                    needs_beats: n,
+                    quiet_ms: _,
+                    also: o,
+                } = *lent;
                 assert_eq!(
                     (&a, &o, &e, &h, &n),
                     (answers, also, epoch, holders, needs_beats),

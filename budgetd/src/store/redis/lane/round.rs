@@ -288,8 +288,9 @@ impl Lane {
 
     /// Answers what a ledger that lends was called for.
     fn lent(&self, call: Call, lent: Lent) {
-        let Lent { version, shadow, answers, epoch, holders, needs_beats, also } = lent;
-        self.lenders.learned(&call.dependency, &call.ground, epoch, needs_beats, Clock::instant());
+        let Lent { version, shadow, answers, epoch, holders, needs_beats, quiet_ms, also } = lent;
+        let quiet_ms = needs_beats.then_some(quiet_ms);
+        self.lenders.learned(&call.dependency, &call.ground, epoch, quiet_ms, Clock::instant());
         let mut answers = answers.into_iter();
         let mut also = Some(also);
         for waiting in call.waiting {
