@@ -13,7 +13,7 @@ use budget_tests::{
 };
 use serde_json::Value;
 
-use super::{deploy, finish, judge_settings, prepared, succeed, tool, yaml};
+use super::{deploy, finish, judge_settings, known_settings, prepared, succeed, tool, yaml};
 
 /// What an overlay expects to be there already: kind and name. Its comments say how to make them.
 const EXPECTED: [(&str, &str); 3] =
@@ -190,7 +190,7 @@ fn every_overlay_fits_kubernetes_and_itself() {
     let names: Vec<&str> = overlays.iter().map(|rendered| rendered.overlay.as_str()).collect();
     assert_eq!(names, ["production", "production-tls", "trial"]);
     for rendered in &overlays {
-        assert!(rendered.workloads().count() >= 2);
+        assert!(rendered.workloads().count() >= 1);
         rendered.workloads().for_each(|workload| judge_pod(rendered, workload));
         let pods: Vec<&Value> =
             rendered.workloads().map(|workload| &workload["spec"]["template"]["metadata"]["labels"]).collect();
@@ -203,6 +203,11 @@ fn every_overlay_fits_kubernetes_and_itself() {
         let space = rendered.of_kind("Namespace").next().map(name);
         for object in rendered.objects.iter().filter(|object| object["kind"] != "Namespace") {
             assert_eq!(object["metadata"]["namespace"].as_str(), space, "{}: {}", rendered.overlay, name(object));
+        }
+        // The settings of TLS, as soon as there are any.
+        if rendered.overlay != "production-tls" || known_settings().contains("[env: BUDGETD_TLS_CERT=") {
+            let settings = settings_of(rendered.one("ConfigMap", "budgetd-settings"));
+            judge_settings(&rendered.overlay, settings.keys().map(String::as_str));
         }
         let policies = &rendered.one("ConfigMap", "budgetd-policies");
         assert_eq!(name(policies), "budgetd-policies", "a name with a hash would restart replicas at each change");
