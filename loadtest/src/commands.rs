@@ -169,7 +169,18 @@ async fn gathered(
     let mut progress = Progress::new(options.quiet);
     let mut runs = Vec::new();
     for (scenario, text) in &scenarios {
-        runs.push(engine::run(scenario, text, &settings, &mut versions, &mut progress).await?);
+        let run = match engine::run(scenario, text, &settings, &mut versions, &mut progress).await {
+            Ok(run) => run,
+            // The others say something all the same.
+            Err(error) if scenarios.len() > 1 => engine::failed(scenario, &error),
+            Err(error) => return Err(error),
+        };
+        progress.done();
+        if !options.quiet && scenarios.len() > 1 {
+            let passed = run.verdicts.iter().filter(|verdict| verdict.passed).count();
+            eprintln!("{}: {passed} of {} acceptances passed", run.name, run.verdicts.len());
+        }
+        runs.push(run);
     }
     progress.done();
     let seed = options.seed.or_else(|| Some(scenarios.first()?.0.seed)).unwrap_or(1);

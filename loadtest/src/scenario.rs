@@ -224,6 +224,8 @@ pub(crate) struct BoundSpec {
     pub(crate) losses: u32,
     overlap: Option<Span>,
     pub(crate) underestimated: bool,
+    /// And by more than a unit may be in debt: how much that was is asked of budgetd.
+    pub(crate) overuse: bool,
     /// The excess over the bound without terms must be at least this part of the term.
     pub(crate) reaches: Option<f64>,
     /// Which quantity that is of; admissions unless given.

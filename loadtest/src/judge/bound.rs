@@ -134,6 +134,7 @@ impl<'a> Case<'a> {
             unsent,
             losses: if spec.losses > 0 { spec.losses.into() } else { lost },
             underestimated: spec.underestimated,
+            overuse: overuse(scenario, spec, outcome),
             ..Causes::default()
         };
         Ok(Self { scenario, spec, outcome, policy, fleet: Fleet { holders, replicas }, causes })
@@ -264,6 +265,12 @@ impl<'a> Case<'a> {
             passed: part >= reaches,
         });
     }
+}
+
+/// What was settled beyond the limit of debt, as budgetd counted it; all of it of the one unit that the load spends.
+fn overuse(scenario: &Scenario, spec: &BoundSpec, outcome: &Outcome) -> Vec<(String, i64)> {
+    let unit = scenario.load.iter().find_map(|load| Some(load.cost.as_ref()?.unit.clone()));
+    unit.filter(|_| spec.overuse).map(|unit| (unit, outcome.overuse_micros)).into_iter().collect()
 }
 
 /// Attempts that were admitted before a pause and arrived after it: originals, retries.
