@@ -19,6 +19,7 @@ mod fields;
 mod file;
 mod former;
 mod print;
+mod reference;
 mod registry;
 pub mod repository;
 mod set;
@@ -31,6 +32,7 @@ pub use self::{
     fields::UnknownDependencies,
     file::{PolicyFile, PolicyFileError},
     print::{RuleReport, check_report, diff, effective_toml, reports},
+    reference::reference,
     registry::{Policies, PoliciesError, Switched},
     set::{DEFAULTS, PolicySet, Rule},
     snapshot::{Resolved, Snapshot, Switches},

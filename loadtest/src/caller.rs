@@ -33,7 +33,7 @@ use guard::Guard;
 use operation::Operation;
 
 /// How long a process may take to be ready for the load.
-const READY_PATIENCE: Duration = Duration::from_secs(30);
+const READY_PATIENCE: Duration = Duration::from_secs(60);
 /// How often the engine is told how far it is.
 const LIVE_EVERY: Duration = Duration::from_millis(250);
 /// After the last operation's deadline, for those that are late on a busy machine.
@@ -104,25 +104,7 @@ pub(crate) fn main(scenario: &Path, task: &Path) -> Result<ExitCode, Error> {
         scenario.policy.clone_from(policy);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(async {
-        tokio::select! {
-            ran = run(scenario, task) => ran,
-            () = orphaned() => Err("the engine is gone".into()),
-        }
-    })
-}
-
-/// Whoever started it has died, however it died.
-async fn orphaned() {
-    #[cfg(target_os = "linux")]
-    {
-        let parent = rustix::process::getppid();
-        while rustix::process::getppid() == parent {
-            time::sleep(LIVE_EVERY).await;
-        }
-    }
-    #[cfg(not(target_os = "linux"))]
-    std::future::pending::<()>().await;
+    runtime.block_on(run(scenario, task))
 }
 
 async fn run(scenario: Scenario, task: Task) -> Result<ExitCode, Error> {
@@ -152,6 +134,7 @@ async fn run(scenario: Scenario, task: Task) -> Result<ExitCode, Error> {
     let live = Arc::clone(&caller);
     let telling = tokio::spawn(async move { live.tell_live().await });
     caller.work(plan).await;
+    caller.guard.finish().await;
     telling.abort();
     let mut told = std::mem::take(&mut *caller.told.lock().unwrap_or_else(PoisonError::into_inner));
     told.releases_lost = caller.guard.releases_lost();
@@ -165,15 +148,16 @@ fn say(word: Word) -> Result<(), Error> {
     Ok(stdout.flush()?)
 }
 
-/// The engine says when.
+/// The engine says when. Without it, however it ended, there is nobody to call for.
 async fn started() -> Result<i64, Error> {
     let (told, mut heard) = mpsc::channel(1);
     std::thread::spawn(move || {
-        let mut line = String::new();
-        let read = io::stdin().lock().read_line(&mut line);
-        let word = read.ok().and_then(|_| serde_json::from_str(&line).ok());
+        let mut lines = io::stdin().lock().lines();
+        let word = lines.next().and_then(Result::ok).and_then(|line| serde_json::from_str(&line).ok());
         // Nobody may be left to hear it.
         let _gone = told.blocking_send(word);
+        while let Some(Ok(_)) = lines.next() {}
+        std::process::exit(1);
     });
     match heard.recv().await.flatten() {
         Some(Word::Start { at_ns }) => Ok(at_ns),

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     env, fs,
     path::PathBuf,
-    process::ExitCode,
+    process::{Command, ExitCode},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -41,6 +41,9 @@ pub(crate) struct Options {
     /// Write the first scenario as a small picture, SVG, to this file too.
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
+    /// Open the page in a browser.
+    #[arg(long)]
+    open: bool,
     /// Show no progress.
     #[arg(long)]
     quiet: bool,
@@ -131,7 +134,12 @@ fn run_all(
     if let Some(path) = &options.picture {
         report::save_picture(&run, path)?;
     }
-    println!("{}", page.display());
+    // Terminals make a link of it.
+    println!("file://{}", page.canonicalize().unwrap_or(page.clone()).display());
+    if options.open {
+        let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+        Command::new(opener).arg(&page).spawn().map_err(|error| format!("{opener}: {error}"))?;
+    }
     let mut verdicts = run.scenarios.iter().flat_map(|scenario| &scenario.verdicts);
     Ok(if verdicts.all(|verdict| verdict.passed) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -161,7 +169,18 @@ async fn gathered(
     let mut progress = Progress::new(options.quiet);
     let mut runs = Vec::new();
     for (scenario, text) in &scenarios {
-        runs.push(engine::run(scenario, text, &settings, &mut versions, &mut progress).await?);
+        let run = match engine::run(scenario, text, &settings, &mut versions, &mut progress).await {
+            Ok(run) => run,
+            // The others say something all the same.
+            Err(error) if scenarios.len() > 1 => engine::failed(scenario, &error),
+            Err(error) => return Err(error),
+        };
+        progress.done();
+        if !options.quiet && scenarios.len() > 1 {
+            let passed = run.verdicts.iter().filter(|verdict| verdict.passed).count();
+            eprintln!("{}: {passed} of {} acceptances passed", run.name, run.verdicts.len());
+        }
+        runs.push(run);
     }
     progress.done();
     let seed = options.seed.or_else(|| Some(scenarios.first()?.0.seed)).unwrap_or(1);

@@ -11,7 +11,7 @@ use std::{
 };
 
 use axum::http::Method;
-use budget_client::boot_time_ns;
+use budget_client::{Client, Dependency, boot_time_ns};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper_util::{client::legacy::Client as HttpClient, rt::TokioExecutor};
@@ -27,11 +27,11 @@ use crate::{
     deployment::Deployment,
     proxy::{Proxy, Upstream},
     redis_server::RedisServer,
-    scenario::{Scenario, StoreSpec, Strategy},
+    scenario::{DEPENDENCY, Scenario, StoreSpec, Strategy},
 };
 
 /// How long a process may take to say where it listens, or that it is ready.
-const START_PATIENCE: Duration = Duration::from_secs(40);
+const START_PATIENCE: Duration = Duration::from_secs(90);
 /// Between the last preparation and the first arrival.
 const HEAD_START_NS: i64 = 150_000_000;
 /// For an answer of the dependency's own door.
@@ -63,6 +63,15 @@ pub(crate) struct Replica {
     process: Process,
     address: SocketAddr,
     store: String,
+}
+
+/// What everybody counted.
+#[derive(Debug)]
+pub(crate) struct Gathered {
+    pub(crate) counts: Counts,
+    pub(crate) told: Vec<Told>,
+    /// Settled beyond the limit of debt, as budgetd counted it.
+    pub(crate) overuse_micros: i64,
 }
 
 /// What runs during a run; dropped, all of it ends.
@@ -282,7 +291,7 @@ impl<'a> World<'a> {
     }
 
     /// What everybody counted, once all callers have ended.
-    pub(crate) async fn gather(&mut self) -> Result<(Counts, Vec<Told>), Error> {
+    pub(crate) async fn gather(&mut self) -> Result<Gathered, Error> {
         let patience = END_SLACK.saturating_add(self.cast.scenario.call.deadline());
         for caller in &mut self.callers {
             caller.ended(patience).await?;
@@ -292,7 +301,17 @@ impl<'a> World<'a> {
         for process in 0..self.cast.scenario.processes {
             told.push(serde_json::from_slice(&fs::read(self.told_path(process))?)?);
         }
-        Ok((counts, told))
+        Ok(Gathered { counts, told, overuse_micros: self.overuse_micros().await? })
+    }
+
+    /// What budgetd counted beyond its limits, where the scenario is about that.
+    async fn overuse_micros(&self) -> Result<i64, Error> {
+        let asked = self.cast.scenario.bound.as_ref().is_some_and(|bound| bound.overuse);
+        let Some(replica) = self.replicas.first().filter(|_| asked) else { return Ok(0) };
+        let client = Client::new(&format!("http://{}", replica.address))?;
+        let named = Dependency::new(DEPENDENCY)?;
+        let page = client.get_status(std::slice::from_ref(named.id()), None, COUNTS_PATIENCE).await?;
+        Ok(page.dependencies.iter().map(|dependency| dependency.counters.overuse_micros).sum())
     }
 
     /// Ends all and waits for it: the next run must not share the machine with this one.
@@ -331,9 +350,9 @@ impl<'a> World<'a> {
 /// A settings file: time limits of leases, and patience with Redis, so that a busy machine does not look like an outage.
 fn settings(scenario: &Scenario) -> String {
     let faulty = scenario.faults.iter().any(|fault| fault.takes_budgetd_away());
-    let response = if faulty { "300ms" } else { "2s" };
+    let response = if faulty { "1s" } else { "2s" };
     format!(
-        "redis_connect_timeout = \"1s\"\nredis_wait_timeout = \"300ms\"\nredis_response_timeout = \"{response}\"\n{}",
+        "redis_connect_timeout = \"2s\"\nredis_wait_timeout = \"1s\"\nredis_response_timeout = \"{response}\"\n{}",
         scenario.timing_toml()
     )
 }

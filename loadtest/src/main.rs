@@ -68,6 +68,9 @@ enum Command {
     /// The fake dependency; started by scenarios.
     #[command(hide = true)]
     ServeDependency(serve::DependencyOptions),
+    /// Another program, which ends with whoever started it; for Redis.
+    #[command(hide = true)]
+    Hold(serve::HoldOptions),
     /// A process of callers; started by scenarios.
     #[command(hide = true)]
     ServeCallers(serve::CallerOptions),
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::ServeDaemon(options) => serve::daemon(options),
         Command::ServeDependency(options) => serve::dependency(&options),
         Command::ServeCallers(options) => serve::caller(&options),
+        Command::Hold(options) => serve::hold(&options),
         Command::Storm(options) => commands::storm(&options),
         Command::Run(options) => commands::run(&options),
         Command::All(options) => commands::all(&options),

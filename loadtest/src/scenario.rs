@@ -10,7 +10,10 @@ mod tests;
 
 use std::{collections::BTreeSet, time::Duration};
 
-use budgetd::config::{LeaseTiming, Span, TimingSettings};
+use budgetd::{
+    config::{LeaseTiming, Span, TimingSettings},
+    policies::PolicySet,
+};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use accept::{Accept, Gauge, Over};
@@ -224,6 +227,8 @@ pub(crate) struct BoundSpec {
     pub(crate) losses: u32,
     overlap: Option<Span>,
     pub(crate) underestimated: bool,
+    /// And by more than a unit may be in debt: how much that was is asked of budgetd.
+    pub(crate) overuse: bool,
     /// The excess over the bound without terms must be at least this part of the term.
     pub(crate) reaches: Option<f64>,
     /// Which quantity that is of; admissions unless given.
@@ -309,7 +314,13 @@ impl Scenario {
             return Err("fleet.replicas is more than 1, which needs store = \"redis\"".to_owned());
         }
         let timing = self.timing()?;
-        budgetd::policies::PolicySet::parse_timed("policy", &self.policy, timing).map_err(|error| error.to_string())?;
+        let policies = PolicySet::parse_timed("policy", &self.policy, timing).map_err(|error| error.to_string())?;
+        let rule = policies.rule(DEPENDENCY).ok_or_else(|| format!("policy has no section for {DEPENDENCY}"))?;
+        for cost in self.load.iter().filter_map(|load| load.cost.as_ref()) {
+            if rule.policy.spec().units.iter().all(|unit| unit.name != cost.unit) {
+                return Err(format!("load costs {:?}, a unit that policy does not have", cost.unit));
+            }
+        }
         self.dependency.judge()?;
         for fault in &self.faults {
             fault.judge(self)?;

@@ -1,4 +1,4 @@
-//! `budgetd policy get|list|put|diff`.
+//! `budgetd policy get|list|put|diff|fields`.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     config::LeaseTiming,
-    policies::{PolicyFile, PolicySet, TEXT_BYTES_MAX, diff},
+    policies::{PolicyFile, PolicySet, TEXT_BYTES_MAX, diff, reference},
 };
 
 /// What to do with policies.
@@ -31,6 +31,8 @@ pub enum Command {
     Put(PutArgs),
     /// Shows what would change if a policy file were in force; exit code 3 if anything would.
     Diff(DiffArgs),
+    /// Prints every field of a policy with its default and what is allowed, as Markdown. Asks no daemon.
+    Fields,
 }
 
 /// Arguments of `policy get`.
@@ -82,6 +84,10 @@ pub(super) async fn run(command: &Command, out: &mut impl Write) -> Result<Verdi
         Command::List(args) => list(args, out).await,
         Command::Put(args) => put(args, out).await,
         Command::Diff(args) => compare(args, out).await,
+        Command::Fields => {
+            out.write_all(reference().as_bytes())?;
+            Ok(Verdict::Yes)
+        }
     }
 }
 

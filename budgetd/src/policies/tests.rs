@@ -6,6 +6,7 @@ mod following;
 mod former;
 mod printing;
 mod reading;
+mod reference;
 mod registry;
 mod resolving;
 

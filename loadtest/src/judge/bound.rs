@@ -121,7 +121,9 @@ impl<'a> Case<'a> {
         let lost = number(losses(scenario, outcome).len());
         let delay_ns = outcome.asks().filter(|ask| ask.via.admitted()).map(|ask| ask.until_ns - ask.from_ns).max();
         let arrival_ns = outcome.told.iter().map(|told| told.arrival_max_ns).max();
-        let delay_ns = if spec.at_arrival { arrival_ns } else { delay_ns };
+        // An actual cost is charged when the attempt is settled: until then refill goes on to pay.
+        let later = spec.at_arrival || spec.underestimated || spec.overuse;
+        let delay_ns = if later { arrival_ns } else { delay_ns };
         let unsent = if spec.at_arrival { paused(scenario, outcome) } else { (0, 0) };
         let causes = Causes {
             beyond: spec.beyond.map_or(all, i64::from),
@@ -134,6 +136,7 @@ impl<'a> Case<'a> {
             unsent,
             losses: if spec.losses > 0 { spec.losses.into() } else { lost },
             underestimated: spec.underestimated,
+            overuse: overuse(scenario, spec, outcome),
             ..Causes::default()
         };
         Ok(Self { scenario, spec, outcome, policy, fleet: Fleet { holders, replicas }, causes })
@@ -264,6 +267,12 @@ impl<'a> Case<'a> {
             passed: part >= reaches,
         });
     }
+}
+
+/// What was settled beyond the limit of debt, as budgetd counted it; all of it of the one unit that the load spends.
+fn overuse(scenario: &Scenario, spec: &BoundSpec, outcome: &Outcome) -> Vec<(String, i64)> {
+    let unit = scenario.load.iter().find_map(|load| Some(load.cost.as_ref()?.unit.clone()));
+    unit.filter(|_| spec.overuse).map(|unit| (unit, outcome.overuse_micros)).into_iter().collect()
 }
 
 /// Attempts that were admitted before a pause and arrived after it: originals, retries.

@@ -6,7 +6,7 @@ use super::Scenario;
 use crate::Error;
 
 /// Names of files and what stands in them, in the order of running.
-const FILES: [(&str, &str); 31] = [
+const FILES: [(&str, &str); 32] = [
     ("storm", include_str!("../../scenarios/storm.toml")),
     ("amplification", include_str!("../../scenarios/amplification.toml")),
     ("metastable", include_str!("../../scenarios/metastable.toml")),
@@ -38,6 +38,7 @@ const FILES: [(&str, &str); 31] = [
     ("term_state_lost", include_str!("../../scenarios/term_state_lost.toml")),
     ("term_arrival", include_str!("../../scenarios/term_arrival.toml")),
     ("term_underestimated", include_str!("../../scenarios/term_underestimated.toml")),
+    ("term_overuse", include_str!("../../scenarios/term_overuse.toml")),
 ];
 
 /// All of them.

@@ -21,7 +21,9 @@ pub(super) fn judge(case: &Case<'_>, verdicts: &mut Vec<Verdict>, lines: &mut Ve
         // Where estimates may be too low, what it really cost; that the estimates keep the bound follows.
         let load = case.scenario.load.iter().filter_map(|load| load.cost.as_ref());
         let actual = load.filter(|cost| cost.unit == unit.name).map(|cost| cost.actual).fold(1.0, f64::max);
-        let weight = |micros: i64| if case.spec.underestimated { float(micros) * actual } else { float(micros) };
+        let weight = |micros: i64| {
+            if case.spec.underestimated || case.spec.overuse { float(micros) * actual } else { float(micros) }
+        };
         let admitted = case.outcome.asks().filter(|ask| ask.via.admitted());
         let mut costs: Vec<(i64, f64)> = admitted.map(|ask| (ask.until_ns, weight(ask.cost_micros))).collect();
         costs.sort_by_key(|(at_ns, _)| *at_ns);
