@@ -7,6 +7,7 @@ mod daemon;
 mod differential;
 mod faults;
 mod licences;
+mod operations;
 mod python;
 mod redis_faults;
 mod redis_health;

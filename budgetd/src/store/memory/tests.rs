@@ -9,7 +9,11 @@ use budget::{
 };
 
 use super::*;
-use crate::{clock::Hands, config::LeaseTiming, policies::repository::MemoryRepository};
+use crate::{
+    clock::Hands,
+    config::LeaseTiming,
+    policies::{Edit, How, repository::MemoryRepository},
+};
 
 const START_MS: i64 = 1_700_000_000_000;
 
@@ -32,7 +36,9 @@ impl World {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("policy.toml");
         std::fs::write(&file, text).unwrap();
-        let policies = Arc::new(Policies::start_timed(MemoryRepository::default(), Some(&file), timing).await.unwrap());
+        let policies =
+            Policies::start_timed(MemoryRepository::default(), Some(&file), timing, Clock::system()).await.unwrap();
+        let policies = Arc::new(policies);
         let (clock, hands) = Clock::manual(START_MS);
         let store = MemoryStore::new(Arc::clone(&policies), clock);
         Self { store, policies, hands, next_id: 0, _file: directory }
@@ -40,7 +46,13 @@ impl World {
 
     async fn put(&self, rule: &str, text: &str) {
         let version = self.policies.snapshot().version();
-        self.policies.put(rule, text, version).await.unwrap();
+        let edit = Edit {
+            name: rule.to_owned(),
+            text: (!text.is_empty()).then(|| text.to_owned()),
+            expected: version,
+            ..Edit::default()
+        };
+        self.policies.edit(Edit { how: How::TakeOver, ..edit }).await.unwrap();
     }
 
     fn apply(&self, name: &str, step: Step) -> Result<Answered, StoreError> {
