@@ -181,6 +181,45 @@ local function step_of(g, now)
   return nil
 end
 
+-- At least so many slots are charged until then. Kept are falling numbers by rising times.
+local function linger(life, slots, until_ms)
+  if slots <= 0 then
+    return
+  end
+  local before, falls, placed = life.lingering, {}, false
+  for i = 1, #before, 2 do
+    if before[i] >= slots and before[i + 1] >= until_ms then
+      return
+    end
+  end
+  for i = 1, #before, 2 do
+    local at = #falls
+    if not placed and before[i + 1] >= until_ms then
+      falls[at + 1], falls[at + 2], at, placed = slots, until_ms, at + 2, true
+    end
+    if before[i] > slots or before[i + 1] > until_ms then
+      falls[at + 1], falls[at + 2] = before[i], before[i + 1]
+    end
+  end
+  if not placed then
+    local at = #falls
+    falls[at + 1], falls[at + 2] = slots, until_ms
+  end
+  if #falls > 2 * LINGERING_MAX then
+    -- The two that differ least are one: the larger number for the longer time.
+    local least, join_at = NEVER, 1
+    for i = 1, #falls - 3, 2 do
+      if falls[i] - falls[i + 2] < least then
+        least, join_at = falls[i] - falls[i + 2], i
+      end
+    end
+    falls[join_at + 2] = falls[join_at]
+    table.remove(falls, join_at)
+    table.remove(falls, join_at)
+  end
+  life.lingering = falls
+end
+
 -- The maximum over the grants. Slots that go are charged for the life of the permits taken in them.
 local function charge_again(life, now, ttl)
   local most = { 0, 0, 0, 0 }
@@ -191,11 +230,10 @@ local function charge_again(life, now, ttl)
     end
   end
   if most[4] < life.slots then
-    life.linger = math.max(life.slots, life.linger)
-    life.linger_until = math.max(life.linger_until, now + ttl)
+    linger(life, life.slots, now + ttl)
   end
   life.slots = most[4]
-  most[4] = math.max(most[4], life.linger)
+  most[4] = math.max(most[4], life.lingering[1] or 0)
   life.charge = most
 end
 
@@ -220,13 +258,14 @@ local function refresh(holder, now)
   end
   local before, lives, next_ms = record_charge(r), {}, nil
   for _, life in ipairs(r.lives) do
-    if now >= life.linger_until then
-      life.linger = 0
+    while life.lingering[2] and life.lingering[2] <= now do
+      table.remove(life.lingering, 1)
+      table.remove(life.lingering, 1)
     end
     keep_grants(life, now, function(g)
       return step_of(g, now) ~= nil
     end)
-    if #life.grants > 0 or life.linger > 0 then
+    if #life.grants + #life.lingering > 0 then
       lives[#lives + 1] = life
     end
   end
@@ -236,8 +275,9 @@ local function refresh(holder, now)
       local _, ends = step_of(g, now)
       next_ms = math.min(next_ms or ends, ends)
     end
-    if life.linger > 0 then
-      next_ms = math.min(next_ms or life.linger_until, life.linger_until)
+    local ends = life.lingering[2]
+    if ends then
+      next_ms = math.min(next_ms or ends, ends)
     end
   end
   local after = record_charge(r)
@@ -331,7 +371,7 @@ local function adopt_terms(numbers)
 end
 
 local function is_over(now)
-  return lending.holders == 0 and now >= lending.quarantine and now >= lending.wait
+  return lending.holders == 0 and now >= slots_until() and now >= lending.wait
 end
 
 -- The part of Ledger::begin that concerns leases, after refilling. adopted: newer numbers, or nil.
@@ -354,10 +394,13 @@ local function begin_lending(adopted)
     end
   end
   step_down(now)
-  if now >= lending.quarantine then
-    lending.proved = { 0, 0, 0, 0 }
-    if lending.proofs > 0 then
-      lending.proofs, lending.proofs_gone, lending_dirty = 0, true, true
+  if now >= lending.quarantine and lending.proofs > 0 then
+    lending.proofs, lending.proofs_gone, lending_dirty = 0, true, true
+  end
+  if now >= slots_until() then
+    local proved = lending.proved
+    if #proved > 4 or proved[1] + proved[2] + proved[3] + proved[4] > 0 then
+      lending.proved, lending_dirty = { 0, 0, 0, 0 }, true
     end
   end
   if not lending.terms.some and is_over(now) then

@@ -9,6 +9,7 @@ local PPM <const> = 1000000
 local SHARE_ONE <const> = 10000000
 local DUE_PER_CALL_MAX <const> = 64
 local BEATS_MAX <const> = 8
+local LINGERING_MAX <const> = 4
 local LAG_KEPT_MS <const> = 250
 local SHARE_BUCKETS <const> = 64
 local NEVER <const> = 9007199254740991
@@ -32,11 +33,13 @@ local STEP_FORMAT <const> = '>i4i4'
 local REPORT_FORMAT <const> = '>i7i7i7i7i7i7i7i7i7i7B'
 local ASKED_FORMAT <const> = '>i7i7'
 local REPORT_UNITS <const> = 11
--- weight, demand, share, idle, revoked until, due or -1, number of lives
-local RECORD_OF_HOLDER_FORMAT <const> = '>i4i4i4i4i7i7B'
--- incarnation, sequence, nonce, answered, slots, lingering slots, until, measured, number of grants, then charge, the last
--- report, and what had been asked when measuring began
-local LIFE_FORMAT <const> = '>c16i7i7i7i7i7i7i7B'
+-- weight, demand, share, idle, revoked until, restarted until, due or -1, number of lives
+local RECORD_OF_HOLDER_FORMAT <const> = '>i4i4i4i4i7i7i7B'
+-- incarnation, sequence, nonce, answered, slots, measured, number of lingering slots, number of grants, then the lingering
+-- slots, charge, the last report, and what had been asked when measuring began
+local LIFE_FORMAT <const> = '>c16i7i7i7i7i7BB'
+-- slots, until
+local LINGERING_FORMAT <const> = '>i7i7'
 -- generation, granted, life of permits, then value, moved, curve
 local GRANT_FORMAT <const> = '>i7i7i7'
 local SHARES_FORMAT <const> = '>i7i7B'
@@ -254,10 +257,23 @@ local function leasable()
   return part
 end
 
+-- Until when permits of unknown leases may be in flight: for their life after the quarantine.
+local function slots_until()
+  if lending.quarantine <= lending.wait or not lending.terms.slots_limited then
+    return lending.quarantine
+  end
+  return lending.quarantine + whole[N_PERMIT_TTL]
+end
+
 -- What may still be out from before the epoch opened.
 local function unknown(now)
   if now >= lending.quarantine then
-    return { 0, 0, 0, 0 }
+    -- Permits that were taken at the very end of an unknown lease.
+    local slots = 0
+    if now < slots_until() then
+      slots = scale(quota()[4], math.max(lending.terms.widest, lending.terms.part), PPM)
+    end
+    return { 0, 0, 0, less(slots, lending.proved[4]) }
   end
   -- A part that was lowered a moment ago still counts.
   local t = lending.terms

@@ -3,12 +3,16 @@
 
 local function unpack_record(packed)
   local r, p, count, due = { lives = {} }, nil, nil, nil
-  r.weight, r.demand, r.share, r.idle, r.revoked, due, count, p = struct.unpack(RECORD_OF_HOLDER_FORMAT, packed)
+  r.weight, r.demand, r.share, r.idle, r.revoked, r.restarted, due, count, p =
+    struct.unpack(RECORD_OF_HOLDER_FORMAT, packed)
   r.due = due >= 0 and due or nil
   for i = 1, count do
-    local life, grants, asked = { grants = {} }, nil, nil
-    life.incarnation, life.sequence, life.nonce, life.answered, life.slots, life.linger, life.linger_until, life.measured_ms,
-      grants, p = struct.unpack(LIFE_FORMAT, packed, p)
+    local life, falls, grants, asked = { grants = {}, lingering = {} }, nil, nil, nil
+    life.incarnation, life.sequence, life.nonce, life.answered, life.slots, life.measured_ms, falls, grants, p =
+      struct.unpack(LIFE_FORMAT, packed, p)
+    for j = 1, 2 * falls, 2 do
+      life.lingering[j], life.lingering[j + 1], p = struct.unpack(LINGERING_FORMAT, packed, p)
+    end
     life.charge, p = unpack_amounts(packed, p)
     life.usage, p = unpack_report(packed, p)
     life.measured = {}
@@ -31,12 +35,17 @@ local function unpack_record(packed)
 end
 
 local function pack_record(r)
-  local packed = struct.pack(RECORD_OF_HOLDER_FORMAT, r.weight, r.demand, r.share, r.idle, r.revoked, r.due or -1, #r.lives)
+  local packed = struct.pack(RECORD_OF_HOLDER_FORMAT, r.weight, r.demand, r.share, r.idle, r.revoked, r.restarted,
+    r.due or -1, #r.lives)
   for _, life in ipairs(r.lives) do
-    local usage, measured = life.usage, life.measured
+    local usage, measured, falls = life.usage, life.measured, ''
+    for i = 1, #life.lingering, 2 do
+      falls = falls .. struct.pack(LINGERING_FORMAT, life.lingering[i], life.lingering[i + 1])
+    end
     packed = packed
-      .. struct.pack(LIFE_FORMAT, life.incarnation, life.sequence, life.nonce, life.answered, life.slots, life.linger,
-        life.linger_until, life.measured_ms, #life.grants)
+      .. struct.pack(LIFE_FORMAT, life.incarnation, life.sequence, life.nonce, life.answered, life.slots, life.measured_ms,
+        #life.lingering / 2, #life.grants)
+      .. falls
       .. pack_amounts(life.charge)
       .. pack_report(usage)
       .. struct.pack('>i7B', measured[1], (#measured - 1) / 2)

@@ -30,6 +30,7 @@ local NEWCOMERS <const> = 500000
 -- Reports bring no counter further, so that it can go on exactly.
 local REPORTED_MAX <const> = 4503599627370496
 local MEASURE_MS_MIN <const> = 1000
+local PART_LEAST <const> = 10000
 -- Of usage, in the order of the report.
 local U_ASKED <const> = 1
 local U_ORIGINALS_ADMITTED <const> = 2
@@ -154,11 +155,13 @@ local function sync()
       measured[#measured + 1] = counted[i]
     end
     life = {
-      incarnation = incarnation, sequence = 0, nonce = 0, answered = 0, grants = {}, slots = 0, linger = 0, linger_until = 0,
+      incarnation = incarnation, sequence = 0, nonce = 0, answered = 0, grants = {}, slots = 0, lingering = {},
       charge = { 0, 0, 0, 0 }, usage = counted, measured_ms = now, measured = measured,
     }
-    if not record then
-      record = { weight = weight, demand = 0, share = 0, idle = 0, revoked = 0, due = nil, lives = {} }
+    if record then
+      record.restarted = now + total_ms(lending.terms.curve) + lending.terms.margin
+    else
+      record = { weight = weight, demand = 0, share = 0, idle = 0, revoked = 0, restarted = 0, due = nil, lives = {} }
       records[holder] = record
       change_shares(0, weight, 1)
       lending.holders = lending.holders + 1
@@ -253,15 +256,21 @@ local function sync()
     end
     return list
   end
-  local smallest, list = 1, needed(lent)
-  for i = 1, #list, 2 do
-    local least = list[i + 1]
-    if list[i] < least then
-      smallest = SHARE_ONE + 1
-    else
-      smallest = math.max(smallest, div(least * SHARE_ONE + list[i] - 1, list[i]))
+  -- The smallest share of which each step leaves what is of use; a step below a hundredth counts as one.
+  local smallest, list = {}, needed(lent)
+  for at = 1, #t.curve, 2 do
+    local part, most = math.max(t.curve[at], PART_LEAST), 1
+    for i = 1, #list, 2 do
+      local least = div(list[i + 1] * PPM + part - 1, part)
+      if list[i] < least then
+        most = SHARE_ONE + 1
+      else
+        most = math.max(most, div(least * SHARE_ONE + list[i] - 1, list[i]))
+      end
     end
+    smallest[#smallest + 1] = most
   end
+  local least = smallest[1] or 1
 
   -- Measures what the holder asks for, the largest part of a quota per second.
   local elapsed = now - life.measured_ms
@@ -329,29 +338,38 @@ local function sync()
       end
     end
   end
-  local wanted, fits
+  local fair, wanted, most = div(available * record.weight, math.max(shares.weight, 1)), nil, nil
+  -- What it should have, and what it may have at most.
   if level then
-    local most = level * record.weight
-    wanted, fits = math.min(record.demand, most), smallest <= most
+    most = level * record.weight
+    wanted = math.min(record.demand, most)
   else
     local spare = div(record.demand * available, math.max(shares.demand, 1))
-    -- What nobody asks for is spread over those who ask, but a guess is not doubled.
-    local most = newcomer and record.demand or record.demand * 2
-    wanted, fits = math.min(most, spare), smallest <= available - shares.demand + record.demand
+    -- What nobody asks for is spread over those who ask, but a guess is not doubled, nor what may be left behind by the
+    -- next crash.
+    local doubled = (newcomer or record.restarted > now) and record.demand or record.demand * 2
+    wanted, most = math.min(doubled, spare), available - shares.demand + record.demand
   end
-  local share = wanted
+  -- Half its part of all there is is its own even if it does not ask for it; and whether as many are served as fit.
+  local part = math.min(math.max(div(fair, 2), record.demand), most)
+  local crowded = least > most and least <= math.min(most * 2, div(record.demand, 2))
+  local serves = (least <= most or crowded) and least or 0
+  for _, of_step in ipairs(smallest) do
+    if of_step <= part then
+      serves = of_step
+    end
+  end
+  local share = math.max(wanted, serves)
   if record.idle == 1 then
-    share = math.min(smallest, record.share)
+    share = math.min(math.max(serves, least), record.share)
   elseif record.idle > 1 then
     share = 0
-  elseif fits then
-    share = math.max(wanted, smallest)
   end
   -- Small changes are not worth a message, unless there is not enough for all: what one keeps another lacks.
   if record.idle == 0 and not (level and share < record.share) and math.abs(share - record.share) <= div(record.share, 8) then
     share = record.share
   end
-  if not permits() or smallest > SHARE_ONE or share < smallest or record.revoked > now then
+  if not permits() or least > SHARE_ONE or share < least or record.revoked > now then
     share = 0
   end
   record.share = share
@@ -363,19 +381,19 @@ local function sync()
   local value = zip(scaled(lent, share, SHARE_ONE), siblings, less)
   local free = zip(zip(lent, others, less), unproved, less)
   -- Slots that direct callers have in flight are charged already, so that they come free one by one and a later request
-  -- finds them; else direct callers would take them again for ever.
+  -- finds them; else direct callers would take them again for ever. What the holder has is in flight with it, not with them.
   local slots = math.min(value[4], free[4])
-  free[4] = math.min(free[4], less(less(less(q[4], others[4]), unproved[4]), l[L_IN_FLIGHT]))
+  free[4] = math.min(free[4], math.max(less(less(less(q[4], others[4]), unproved[4]), l[L_IN_FLIGHT]), life.slots))
   if slots > free[4] then
-    life.linger = math.max(life.linger, slots)
-    life.linger_until = math.max(life.linger_until, now + (t.curve[2] or 0))
+    linger(life, slots, now + (t.curve[2] or 0))
   end
   if l[L_ADMISSION] < 0 then
     free[1], free[2] = math.min(free[1], own[1]), math.min(free[2], own[2])
   end
-  value = zip(value, free, math.min)
-  local too_small = whole[N_LIMITED] == 1 and value[1] == 0
-  list = needed(value)
+  value = zip(value, zip(free, scaled(lent, crowded and least or 0, SHARE_ONE), less), math.min)
+  local first = scaled(value, t.curve[1] or PPM, PPM)
+  local too_small = whole[N_LIMITED] == 1 and first[1] == 0
+  list = needed(first)
   for i = 1, #list, 2 do
     too_small = too_small or list[i] < list[i + 1]
   end

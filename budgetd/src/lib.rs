@@ -21,6 +21,10 @@ pub mod telemetry;
 
 pub use server::{ServeError, Server, grpc_server};
 
+/// Of the package, and what it was built from: `0.1.0 (commit 0123456789ab)`, where that is not known
+/// `0.1.0 (commit unknown)`, and `0.1.0 (debug build)`.
+pub const VERSION: &str = env!("BUDGETD_VERSION");
+
 /// Binds and serves until `shutdown` ends and all calls are finished, or the time for that is over.
 ///
 /// # Errors

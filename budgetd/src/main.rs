@@ -12,7 +12,7 @@ use budgetd::{
 
 /// One retry budget and one admission budget per dependency, for a whole fleet.
 #[derive(Parser)]
-#[command(name = "budgetd", version, args_conflicts_with_subcommands = true)]
+#[command(name = "budgetd", version = budgetd::VERSION, args_conflicts_with_subcommands = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,

@@ -21,6 +21,7 @@ mod former;
 mod history;
 mod managed;
 mod print;
+mod reference;
 mod registry;
 pub mod repository;
 mod set;
@@ -37,6 +38,7 @@ pub use self::{
     history::{Change, HISTORY_MAX, History},
     managed::{By, Managed, Override},
     print::{RuleReport, check_report, diff, effective_toml, reports},
+    reference::reference,
     registry::{Edit, How, Policies, PoliciesError, Rollback, SourceError, Switched, Switching},
     set::{DEFAULTS, PolicySet, Rule},
     snapshot::{Resolved, Snapshot, Switch, Switches},

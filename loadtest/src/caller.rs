@@ -33,7 +33,7 @@ use guard::Guard;
 use operation::Operation;
 
 /// How long a process may take to be ready for the load.
-const READY_PATIENCE: Duration = Duration::from_secs(30);
+const READY_PATIENCE: Duration = Duration::from_secs(60);
 /// How often the engine is told how far it is.
 const LIVE_EVERY: Duration = Duration::from_millis(250);
 /// After the last operation's deadline, for those that are late on a busy machine.
@@ -49,6 +49,12 @@ pub(crate) struct Task {
     pub(crate) clients: u32,
     /// This process.
     pub(crate) process: u32,
+    /// As budgetd knows it, where that is not the scenario's own.
+    pub(crate) named: Option<String>,
+    /// The policy in force, where it is not the scenario's.
+    pub(crate) policy: Option<String>,
+    /// Holders of leases are called by it, so that they are nobody else's.
+    pub(crate) tag: String,
     /// Addresses of budgetd or its agent.
     pub(crate) budgetd: Vec<String>,
     /// It never reaches them, and so never learns the policy.
@@ -92,49 +98,43 @@ struct Live {
 /// Runs one process of callers.
 pub(crate) fn main(scenario: &Path, task: &Path) -> Result<ExitCode, Error> {
     let text = fs::read_to_string(scenario)?;
-    let scenario = Scenario::parse(&scenario.display().to_string(), &text)?;
+    let mut scenario = Scenario::parse(&scenario.display().to_string(), &text)?;
     let task: Task = serde_json::from_str(&fs::read_to_string(task)?)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(async {
-        tokio::select! {
-            ran = run(scenario, task) => ran,
-            () = orphaned() => Err("the engine is gone".into()),
-        }
-    })
-}
-
-/// Whoever started it has died, however it died.
-async fn orphaned() {
-    #[cfg(target_os = "linux")]
-    {
-        let parent = rustix::process::getppid();
-        while rustix::process::getppid() == parent {
-            time::sleep(LIVE_EVERY).await;
-        }
+    if let Some(policy) = &task.policy {
+        scenario.policy.clone_from(policy);
     }
-    #[cfg(not(target_os = "linux"))]
-    std::future::pending::<()>().await;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(run(scenario, task))
 }
 
 async fn run(scenario: Scenario, task: Task) -> Result<ExitCode, Error> {
     let callee = Callee::connect(scenario.call.protocol, &task.dependency.0, &task.dependency.1).await?;
-    let guard = Guard::new(&scenario, &task)?;
-    if !task.untold {
-        let ready = time::timeout(READY_PATIENCE, guard.until_ready());
-        ready.await.map_err(|_| format!("budgetd was not ready within {} s", READY_PATIENCE.as_secs()))??;
-    }
     let duration = scenario.duration(task.quick);
     let joins_ns = i64::try_from(scenario.joins_at_ms(task.process)).unwrap_or(i64::MAX).saturating_mul(1_000_000);
     let mine = |arrival: &Arrival| arrival.client % scenario.processes == task.process && arrival.due_ns >= joins_ns;
     let mut plan = plan::arrivals(&scenario, task.seed, task.clients, duration);
     plan.retain(mine);
-    say(Word::Ready)?;
-    let start_ns = started().await?;
+    let (guard, start_ns) = if joins_ns > 0 {
+        // It is not there before.
+        say(Word::Ready)?;
+        let start_ns = started().await?;
+        until(start_ns.saturating_add(joins_ns)).await;
+        (Guard::new(&scenario, &task)?, start_ns)
+    } else {
+        let guard = Guard::new(&scenario, &task)?;
+        if !task.untold {
+            let ready = time::timeout(READY_PATIENCE, guard.until_ready());
+            ready.await.map_err(|_| format!("budgetd was not ready within {} s", READY_PATIENCE.as_secs()))??;
+        }
+        say(Word::Ready)?;
+        (guard, started().await?)
+    };
     let caller =
         Arc::new(Caller { scenario, task, callee, guard, start_ns, told: Mutex::default(), live: Live::default() });
     let live = Arc::clone(&caller);
     let telling = tokio::spawn(async move { live.tell_live().await });
     caller.work(plan).await;
+    caller.guard.finish().await;
     telling.abort();
     let mut told = std::mem::take(&mut *caller.told.lock().unwrap_or_else(PoisonError::into_inner));
     told.releases_lost = caller.guard.releases_lost();
@@ -148,15 +148,16 @@ fn say(word: Word) -> Result<(), Error> {
     Ok(stdout.flush()?)
 }
 
-/// The engine says when.
+/// The engine says when. Without it, however it ended, there is nobody to call for.
 async fn started() -> Result<i64, Error> {
     let (told, mut heard) = mpsc::channel(1);
     std::thread::spawn(move || {
-        let mut line = String::new();
-        let read = io::stdin().lock().read_line(&mut line);
-        let word = read.ok().and_then(|_| serde_json::from_str(&line).ok());
+        let mut lines = io::stdin().lock().lines();
+        let word = lines.next().and_then(Result::ok).and_then(|line| serde_json::from_str(&line).ok());
         // Nobody may be left to hear it.
         let _gone = told.blocking_send(word);
+        while let Some(Ok(_)) = lines.next() {}
+        std::process::exit(1);
     });
     match heard.recv().await.flatten() {
         Some(Word::Start { at_ns }) => Ok(at_ns),

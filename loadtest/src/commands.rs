@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{
     Error,
+    deployment::{Deployment, DeploymentOptions},
     engine::{self, Settings},
     record::{Run, SCHEMA},
     report::{self, Progress},
@@ -37,6 +38,9 @@ pub(crate) struct Options {
     /// Write the report, a page and JSON, into this directory.
     #[arg(long, value_name = "DIR", default_value = report::DIRECTORY)]
     out: PathBuf,
+    /// Write the first scenario as a small picture, SVG, to this file too.
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
     /// Show no progress.
     #[arg(long)]
     quiet: bool,
@@ -48,21 +52,46 @@ pub(crate) struct Options {
     broken: bool,
 }
 
+/// What running one of them understands besides.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RunOptions {
+    /// As `list` shows it, or a path.
+    #[arg(required_unless_present = "named", conflicts_with = "named")]
+    scenario: Option<String>,
+    /// The same, in other words.
+    #[arg(long = "scenario", value_name = "SCENARIO")]
+    named: Option<String>,
+    /// Print the policy that the scenario is made for, as a deployment can be given it, and run nothing.
+    #[arg(long)]
+    show_policy: bool,
+    #[command(flatten)]
+    deployment: DeploymentOptions,
+    #[command(flatten)]
+    options: Options,
+}
+
 /// The demonstration.
 pub(crate) fn storm(options: &Options) -> Result<ExitCode, Error> {
-    run("storm", options)
+    run_all(vec![find("storm")?], options, None)
 }
 
 /// One scenario, by name or from a file.
-pub(crate) fn run(name: &str, options: &Options) -> Result<ExitCode, Error> {
+pub(crate) fn run(options: &RunOptions) -> Result<ExitCode, Error> {
+    let name = options.scenario.as_ref().or(options.named.as_ref()).ok_or("no scenario is named")?;
     let (scenario, text) = find(name)?;
-    run_all(vec![(scenario, text)], options)
+    if options.show_policy {
+        println!("{}", scenario.policy.trim());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let deployment = options.deployment.deployment()?;
+    let against = deployment.map(|deployment| Against { deployment, limits: &options.deployment });
+    run_all(vec![(scenario, text)], &options.options, against)
 }
 
 /// Every scenario that comes with the program.
 pub(crate) fn all(options: &Options) -> Result<ExitCode, Error> {
-    let wanted = library()?.into_iter().filter(|(scenario, _)| !scenario.extra);
-    run_all(wanted.map(|(scenario, text)| (scenario, text.to_owned())).collect(), options)
+    let wanted = library()?.into_iter().filter(|(scenario, _)| !(options.quick && scenario.extra));
+    run_all(wanted.map(|(scenario, text)| (scenario, text.to_owned())).collect(), options, None)
 }
 
 /// Shows what there is.
@@ -73,13 +102,23 @@ pub(crate) fn list() -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn run_all(scenarios: Vec<(Scenario, String)>, options: &Options) -> Result<ExitCode, Error> {
+/// A deployment to run against, within limits.
+struct Against<'a> {
+    deployment: Deployment,
+    limits: &'a DeploymentOptions,
+}
+
+fn run_all(
+    scenarios: Vec<(Scenario, String)>,
+    options: &Options,
+    against: Option<Against<'_>>,
+) -> Result<ExitCode, Error> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let run = runtime.block_on(async {
         let mut interrupted = signal(SignalKind::interrupt())?;
         let mut terminated = signal(SignalKind::terminate())?;
         tokio::select! {
-            run = gathered(scenarios, options) => run,
+            run = gathered(scenarios, options, against) => run,
             _ = interrupted.recv() => Err("interrupted".into()),
             _ = terminated.recv() => Err("terminated".into()),
         }
@@ -89,25 +128,51 @@ fn run_all(scenarios: Vec<(Scenario, String)>, options: &Options) -> Result<Exit
     if let Some(path) = &options.json {
         fs::write(path, report::json(&run)?).map_err(|error| format!("{}: {error}", path.display()))?;
     }
+    if let Some(path) = &options.picture {
+        report::save_picture(&run, path)?;
+    }
     println!("{}", page.display());
     let mut verdicts = run.scenarios.iter().flat_map(|scenario| &scenario.verdicts);
     Ok(if verdicts.all(|verdict| verdict.passed) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn gathered(scenarios: Vec<(Scenario, String)>, options: &Options) -> Result<Run, Error> {
+async fn gathered(
+    mut scenarios: Vec<(Scenario, String)>,
+    options: &Options,
+    against: Option<Against<'_>>,
+) -> Result<Run, Error> {
+    let mut versions = BTreeMap::from([("budgetd".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]);
+    if let Some(Against { deployment, limits }) = &against {
+        for (scenario, _) in &mut scenarios {
+            let own = scenario.clone();
+            *scenario = limits.adapt(deployment, own, &options.strategies, options.quick).await?;
+        }
+        versions = BTreeMap::from([("loadtest".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]);
+    }
     let settings = Settings {
         quick: options.quick,
         seed: options.seed,
         strategies: options.strategies.clone(),
         broken: options.broken,
         redis_server: options.redis_server.clone(),
+        deployment: against.map(|against| against.deployment),
     };
-    let mut versions = BTreeMap::from([("budgetd".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]);
     let started_at = started_at();
     let mut progress = Progress::new(options.quiet);
     let mut runs = Vec::new();
     for (scenario, text) in &scenarios {
-        runs.push(engine::run(scenario, text, &settings, &mut versions, &mut progress).await?);
+        let run = match engine::run(scenario, text, &settings, &mut versions, &mut progress).await {
+            Ok(run) => run,
+            // The others say something all the same.
+            Err(error) if scenarios.len() > 1 => engine::failed(scenario, &error),
+            Err(error) => return Err(error),
+        };
+        progress.done();
+        if !options.quiet && scenarios.len() > 1 {
+            let passed = run.verdicts.iter().filter(|verdict| verdict.passed).count();
+            eprintln!("{}: {passed} of {} acceptances passed", run.name, run.verdicts.len());
+        }
+        runs.push(run);
     }
     progress.done();
     let seed = options.seed.or_else(|| Some(scenarios.first()?.0.seed)).unwrap_or(1);

@@ -13,9 +13,10 @@ use crate::{
     Error,
     caller::{Told, Word},
     dependency::Counts,
-    fleet::{Cast, Done, Faults, World},
+    deployment::Deployment,
+    fleet::{Cast, Done, Faults, Gathered, World},
     judge,
-    record::{Mark, ScenarioRun},
+    record::{Mark, ScenarioRun, Verdict},
     report::{Live, Progress},
     scenario::{Scenario, Strategy},
 };
@@ -36,6 +37,8 @@ pub(crate) struct Settings {
     /// For a test of the verdicts: each replica has all to itself.
     pub(crate) broken: bool,
     pub(crate) redis_server: PathBuf,
+    /// Asked instead of a fleet of its own.
+    pub(crate) deployment: Option<Deployment>,
 }
 
 /// Shows how far it is, over all runs of a scenario.
@@ -59,6 +62,8 @@ pub(crate) struct Outcome {
     pub(crate) counts: Counts,
     pub(crate) told: Vec<Told>,
     pub(crate) done: Vec<Done>,
+    /// Settled beyond the limit of debt, as budgetd counted it; micro-tokens.
+    pub(crate) overuse_micros: i64,
 }
 
 /// Runs all of a scenario and judges it. Versions of programs that took part are added to `versions`.
@@ -70,7 +75,7 @@ pub(crate) async fn run(
     progress: &mut Progress,
 ) -> Result<ScenarioRun, Error> {
     let wanted = |strategy: &Strategy| settings.strategies.is_empty() || settings.strategies.contains(strategy);
-    let strategies: Vec<Strategy> = scenario.strategies.iter().copied().filter(wanted).collect();
+    let strategies: Vec<Strategy> = scenario.strategies(settings.quick).iter().copied().filter(wanted).collect();
     let (duration, varied) = (scenario.duration(settings.quick), scenario.clients(settings.quick));
     let each_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let runs = strategies.len() * varied.len();
@@ -80,7 +85,7 @@ pub(crate) async fn run(
     for clients in &varied {
         for strategy in &strategies {
             let variant = if varied.len() == 1 { String::new() } else { format!("{clients} clients") };
-            watch.progress.note(&format!("starting {} {variant}", strategy.name()));
+            watch.progress.run(&name_of(*strategy, &variant));
             let cast = Cast {
                 scenario,
                 text,
@@ -90,20 +95,29 @@ pub(crate) async fn run(
                 quick: settings.quick,
                 broken: settings.broken,
                 redis_server: &settings.redis_server,
+                deployment: settings.deployment.as_ref(),
             };
             let ran = run_one(cast, duration, versions, &mut watch).await;
-            let (counts, told, done) =
-                ran.map_err(|error| format!("{}, {}: {error}", scenario.name, strategy.name()))?;
+            let (gathered, done) = ran.map_err(|error| format!("{}, {}: {error}", scenario.name, strategy.name()))?;
+            let Gathered { counts, told, overuse_micros } = gathered;
             watch.next(each_ms);
-            outcomes.push(Outcome { strategy: *strategy, clients: *clients, variant, duration, counts, told, done });
+            outcomes.push(Outcome {
+                strategy: *strategy,
+                clients: *clients,
+                variant,
+                duration,
+                counts,
+                told,
+                done,
+                overuse_micros,
+            });
         }
     }
-    let (mut verdicts, bound) = judge::judge(scenario, &outcomes)?;
-    verdicts.retain(|verdict| !verdict.says.is_empty());
+    let (verdicts, bound) = judge::judge(scenario, &outcomes)?;
     Ok(ScenarioRun {
         name: scenario.name.clone(),
         title: scenario.title.clone(),
-        story: scenario.story.trim().to_owned(),
+        story: words(&scenario.story),
         policy: scenario.policy.trim().to_owned(),
         duration_ms: each_ms,
         bin_ms: scenario.bin_ms(),
@@ -112,6 +126,33 @@ pub(crate) async fn run(
         verdicts,
         bound,
     })
+}
+
+fn name_of(strategy: Strategy, variant: &str) -> String {
+    let name = strategy.name();
+    if variant.is_empty() { name.to_owned() } else { format!("{name}, {variant}") }
+}
+
+/// A scenario that did not come to its end: that is a failed acceptance too.
+pub(crate) fn failed(scenario: &Scenario, error: &Error) -> ScenarioRun {
+    let verdict = Verdict {
+        says: "the scenario runs".to_owned(),
+        wanted: "to its end".to_owned(),
+        seen: error.to_string(),
+        passed: false,
+    };
+    ScenarioRun {
+        name: scenario.name.clone(),
+        title: scenario.title.clone(),
+        story: words(&scenario.story),
+        policy: scenario.policy.trim().to_owned(),
+        duration_ms: 0,
+        bin_ms: scenario.bin_ms(),
+        marks: Vec::new(),
+        strategies: Vec::new(),
+        verdicts: vec![verdict],
+        bound: Vec::new(),
+    }
 }
 
 /// Faults of the fleet and the dependency's script.
@@ -130,7 +171,7 @@ async fn run_one(
     duration: Duration,
     versions: &mut BTreeMap<String, String>,
     watch: &mut Watch<'_>,
-) -> Result<(Counts, Vec<Told>, Vec<Done>), Error> {
+) -> Result<(Gathered, Vec<Done>), Error> {
     let scenario = cast.scenario;
     let mut world = World::start(cast).await?;
     if let Some((name, version)) = world.redis_version.as_deref().and_then(|text| text.split_once(' ')) {
@@ -141,9 +182,9 @@ async fn run_one(
     let patience = duration.saturating_add(scenario.call.deadline()).saturating_add(END_SLACK);
     let watched = time::timeout(patience, attend(&mut world, &mut faults, start_ns, watch)).await;
     watched.map_err(|_| format!("callers had not ended after {} s", patience.as_secs()))??;
-    let (counts, told) = world.gather().await?;
+    let gathered = world.gather().await?;
     world.end().await?;
-    Ok((counts, told, faults.done))
+    Ok((gathered, faults.done))
 }
 
 /// Does what the scenario does to the fleet, and listens to the callers, until all of them have ended.
@@ -254,6 +295,11 @@ impl Outcome {
     pub(crate) fn sent(&self) -> u64 {
         self.told.iter().map(|told| told.sent).sum()
     }
+}
+
+/// One line, however it was broken into several.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// How many.

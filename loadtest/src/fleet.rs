@@ -11,7 +11,7 @@ use std::{
 };
 
 use axum::http::Method;
-use budget_client::boot_time_ns;
+use budget_client::{Client, Dependency, boot_time_ns};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper_util::{client::legacy::Client as HttpClient, rt::TokioExecutor};
@@ -24,13 +24,14 @@ use crate::{
     Error,
     caller::{Task, Told, Word},
     dependency::{ADDRESSES_SEPARATOR, Counts},
+    deployment::Deployment,
     proxy::{Proxy, Upstream},
     redis_server::RedisServer,
-    scenario::{Scenario, StoreSpec, Strategy},
+    scenario::{DEPENDENCY, Scenario, StoreSpec, Strategy},
 };
 
 /// How long a process may take to say where it listens, or that it is ready.
-const START_PATIENCE: Duration = Duration::from_secs(40);
+const START_PATIENCE: Duration = Duration::from_secs(90);
 /// Between the last preparation and the first arrival.
 const HEAD_START_NS: i64 = 150_000_000;
 /// For an answer of the dependency's own door.
@@ -51,6 +52,8 @@ pub(crate) struct Cast<'a> {
     /// Each replica has all to itself: what must not be.
     pub(crate) broken: bool,
     pub(crate) redis_server: &'a Path,
+    /// Asked instead of a fleet of its own.
+    pub(crate) deployment: Option<&'a Deployment>,
 }
 
 /// A replica of budgetd and how it is started again.
@@ -60,6 +63,15 @@ pub(crate) struct Replica {
     process: Process,
     address: SocketAddr,
     store: String,
+}
+
+/// What everybody counted.
+#[derive(Debug)]
+pub(crate) struct Gathered {
+    pub(crate) counts: Counts,
+    pub(crate) told: Vec<Told>,
+    /// Settled beyond the limit of debt, as budgetd counted it.
+    pub(crate) overuse_micros: i64,
 }
 
 /// What runs during a run; dropped, all of it ends.
@@ -118,6 +130,12 @@ impl<'a> World<'a> {
     }
 
     async fn start_budgetd(&mut self) -> Result<(), Error> {
+        if let Some(deployment) = self.cast.deployment {
+            if self.cast.strategy == Strategy::Agent {
+                self.agent = Some(self.start_replica(0, &deployment.store(), None, false).await?);
+            }
+            return Ok(());
+        }
         let fleet = &self.cast.scenario.fleet;
         let servers = match fleet.store {
             StoreSpec::Memory => 0,
@@ -210,17 +228,25 @@ impl<'a> World<'a> {
             if untold && let Some(ways) = ways {
                 ways.iter().for_each(|way| way.lead(Upstream::Nowhere));
             }
-            let endpoints: Vec<SocketAddr> = match ways {
+            let addresses: Vec<SocketAddr> = match ways {
                 Some(ways) => ways.iter().map(Proxy::address).collect(),
                 None => self.addresses(),
             };
+            let budgetd = match self.cast.deployment {
+                Some(deployment) if self.agent.is_none() => deployment.urls(),
+                Some(_) | None => addresses.iter().map(|address| format!("http://{address}")).collect(),
+            };
+            let deployment = self.cast.deployment;
             let task = Task {
+                named: deployment.map(|deployment| deployment.dependency.to_string()),
+                policy: deployment.map(|_| scenario.policy.clone()),
+                tag: self.tag(),
                 strategy: self.cast.strategy,
                 seed: self.cast.seed,
                 quick: self.cast.quick,
                 clients: self.cast.clients,
                 process,
-                budgetd: endpoints.iter().map(|address| format!("http://{address}")).collect(),
+                budgetd,
                 untold,
                 dependency: (self.dependency_grpc.clone(), self.dependency_http.clone()),
                 told: self.told_path(process),
@@ -246,6 +272,14 @@ impl<'a> World<'a> {
         Ok(at_ns)
     }
 
+    /// Unlike that of any other run against the same deployment.
+    fn tag(&self) -> String {
+        match self.cast.deployment {
+            Some(_) => format!("loadtest-{}-{}-{}", std::process::id(), self.cast.strategy.name(), self.cast.clients),
+            None => "callers".to_owned(),
+        }
+    }
+
     fn told_path(&self, process: u32) -> PathBuf {
         self.scratch.path().join(format!("told-{process}.json"))
     }
@@ -257,7 +291,7 @@ impl<'a> World<'a> {
     }
 
     /// What everybody counted, once all callers have ended.
-    pub(crate) async fn gather(&mut self) -> Result<(Counts, Vec<Told>), Error> {
+    pub(crate) async fn gather(&mut self) -> Result<Gathered, Error> {
         let patience = END_SLACK.saturating_add(self.cast.scenario.call.deadline());
         for caller in &mut self.callers {
             caller.ended(patience).await?;
@@ -267,7 +301,17 @@ impl<'a> World<'a> {
         for process in 0..self.cast.scenario.processes {
             told.push(serde_json::from_slice(&fs::read(self.told_path(process))?)?);
         }
-        Ok((counts, told))
+        Ok(Gathered { counts, told, overuse_micros: self.overuse_micros().await? })
+    }
+
+    /// What budgetd counted beyond its limits, where the scenario is about that.
+    async fn overuse_micros(&self) -> Result<i64, Error> {
+        let asked = self.cast.scenario.bound.as_ref().is_some_and(|bound| bound.overuse);
+        let Some(replica) = self.replicas.first().filter(|_| asked) else { return Ok(0) };
+        let client = Client::new(&format!("http://{}", replica.address))?;
+        let named = Dependency::new(DEPENDENCY)?;
+        let page = client.get_status(std::slice::from_ref(named.id()), None, COUNTS_PATIENCE).await?;
+        Ok(page.dependencies.iter().map(|dependency| dependency.counters.overuse_micros).sum())
     }
 
     /// Ends all and waits for it: the next run must not share the machine with this one.
@@ -306,9 +350,9 @@ impl<'a> World<'a> {
 /// A settings file: time limits of leases, and patience with Redis, so that a busy machine does not look like an outage.
 fn settings(scenario: &Scenario) -> String {
     let faulty = scenario.faults.iter().any(|fault| fault.takes_budgetd_away());
-    let response = if faulty { "300ms" } else { "2s" };
+    let response = if faulty { "1s" } else { "2s" };
     format!(
-        "redis_connect_timeout = \"1s\"\nredis_wait_timeout = \"300ms\"\nredis_response_timeout = \"{response}\"\n{}",
+        "redis_connect_timeout = \"2s\"\nredis_wait_timeout = \"1s\"\nredis_response_timeout = \"{response}\"\n{}",
         scenario.timing_toml()
     )
 }

@@ -2,6 +2,8 @@
 
 mod bound;
 mod gauge;
+#[cfg(test)]
+mod tests;
 
 use crate::{
     Error,

@@ -8,6 +8,7 @@ mod commands;
 mod comparisons;
 mod daemon;
 mod dependency;
+mod deployment;
 mod driver;
 mod echo;
 mod engine;
@@ -48,13 +49,8 @@ enum Command {
     Bench(bench::Options),
     /// Shows a retry storm, and what a budget does to it: one scenario, all strategies side by side.
     Storm(commands::Options),
-    /// Runs one scenario, by its name or from a file.
-    Run {
-        /// As `list` shows it, or a path.
-        scenario: String,
-        #[command(flatten)]
-        options: commands::Options,
-    },
+    /// Runs one scenario, by its name or from a file, on a fleet of its own or against a budgetd that is there.
+    Run(commands::RunOptions),
     /// Runs all scenarios.
     All(commands::Options),
     /// Names all scenarios.
@@ -72,6 +68,9 @@ enum Command {
     /// The fake dependency; started by scenarios.
     #[command(hide = true)]
     ServeDependency(serve::DependencyOptions),
+    /// Another program, which ends with whoever started it; for Redis.
+    #[command(hide = true)]
+    Hold(serve::HoldOptions),
     /// A process of callers; started by scenarios.
     #[command(hide = true)]
     ServeCallers(serve::CallerOptions),
@@ -86,8 +85,9 @@ fn main() -> ExitCode {
         Command::ServeDaemon(options) => serve::daemon(options),
         Command::ServeDependency(options) => serve::dependency(&options),
         Command::ServeCallers(options) => serve::caller(&options),
+        Command::Hold(options) => serve::hold(&options),
         Command::Storm(options) => commands::storm(&options),
-        Command::Run { scenario, options } => commands::run(&scenario, &options),
+        Command::Run(options) => commands::run(&options),
         Command::All(options) => commands::all(&options),
         Command::List => commands::list(),
     };

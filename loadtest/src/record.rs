@@ -77,6 +77,9 @@ pub(crate) struct Totals {
     pub(crate) offered: u64,
     /// Operations that were started; fewer than offered only where the generator itself was short, which is said.
     pub(crate) started: u64,
+    /// The longest time after it was due that the generator itself began an operation, milliseconds; latencies have it in
+    /// them.
+    pub(crate) late_max_ms: u64,
     /// Originals admitted and refused.
     pub(crate) admitted: u64,
     pub(crate) refused: u64,

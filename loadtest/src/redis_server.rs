@@ -1,13 +1,17 @@
 //! A private redis-server (or valkey-server) on a unix socket in a scratch directory, killed when dropped.
 
 use std::{
+    env,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
 };
 
-use deadpool_redis::redis::{self, aio::MultiplexedConnection};
-use tokio::{process::Child, time};
+use deadpool_redis::redis::{self, AsyncConnectionConfig, aio::MultiplexedConnection};
+use tokio::{
+    process::{Child, Command},
+    time,
+};
 
 use crate::{
     Error,
@@ -15,8 +19,10 @@ use crate::{
 };
 
 /// Attempts to connect after the start, and the time between them.
-const CONNECT_ATTEMPTS: u32 = 200;
+const CONNECT_ATTEMPTS: u32 = 400;
 const CONNECT_PAUSE: Duration = Duration::from_millis(25);
+/// For an answer, on a machine that has much else to do.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running server and a connection for questions.
 pub(crate) struct RedisServer {
@@ -27,6 +33,16 @@ pub(crate) struct RedisServer {
     version: String,
 }
 
+/// The program, held by this one, so that it ends with it. A binary of tests cannot do that.
+fn held(program: &Path, log: &Path) -> Result<Command, Error> {
+    if cfg!(test) {
+        return command(program, log);
+    }
+    let mut holding = command(env::current_exe()?, log)?;
+    holding.arg("hold").arg(program);
+    Ok(holding)
+}
+
 // === impl RedisServer ===
 
 impl RedisServer {
@@ -34,7 +50,7 @@ impl RedisServer {
     pub(crate) async fn start(program: &Path, scratch: &Path, name: &str) -> Result<Self, Error> {
         let socket: PathBuf = scratch.join(format!("{name}.sock"));
         let log = scratch.join(format!("{name}.log"));
-        let mut child = command(program, &log)?
+        let mut child = held(program, &log)?
             .args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no", "--loglevel", "warning"])
             .args(["--unixsocketperm", "700", "--unixsocket"])
             .arg(&socket)
@@ -42,18 +58,15 @@ impl RedisServer {
             .arg(scratch)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .spawn()
-            .map_err(|error| {
-                let program = program.display();
-                format!("redis-server {program} does not start: {error}; install it, or name one with --redis-server")
-            })?;
+            .spawn()?;
         let url = format!("redis+unix://{}", socket.display());
         let client = redis::Client::open(url.as_str())?;
+        let patient = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
         for _ in 0..CONNECT_ATTEMPTS {
             if let Some(status) = child.try_wait()? {
                 return Err(format!("redis-server ended with {status}: {}", log_tail(&log)).into());
             }
-            if let Ok(connection) = client.get_multiplexed_async_connection().await {
+            if let Ok(connection) = client.get_multiplexed_async_connection_with_config(&patient).await {
                 let mut server = Self { child, socket, url, connection, version: String::new() };
                 server.version = server.identity().await?;
                 return Ok(server);

@@ -38,7 +38,7 @@ pub(crate) struct Scenario {
     pub(crate) title: String,
     /// What to see in it, a few sentences.
     pub(crate) story: String,
-    /// Left out of `all`: shown by another scenario too, or long.
+    /// Left out of `all --quick`: long, or about a single rule.
     #[serde(default)]
     pub(crate) extra: bool,
     #[serde(default = "one_u64")]
@@ -66,7 +66,9 @@ pub(crate) struct Scenario {
     pub(crate) dependency: DependencySpec,
     pub(crate) load: Vec<Load>,
     pub(crate) call: CallSpec,
-    pub(crate) strategies: Vec<Strategy>,
+    strategies: Vec<Strategy>,
+    /// The same under `--quick`.
+    quick_strategies: Option<Vec<Strategy>>,
     /// Numbers of clients to compare; empty: [`Self::clients`] alone.
     #[serde(default)]
     pub(crate) vary_clients: Vec<u32>,
@@ -170,9 +172,18 @@ pub(crate) struct CallSpec {
     backoff_cap: Span,
     /// How long an ask of budgetd may take.
     ask_within: Option<Span>,
+    /// Admitted attempts are sent so much later, up to a time.
+    held_back: Option<HeldBack>,
     /// A stream of so many parts instead of one answer.
     #[serde(default)]
     pub(crate) parts: u32,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HeldBack {
+    by: Span,
+    until: Span,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -213,6 +224,8 @@ pub(crate) struct BoundSpec {
     pub(crate) losses: u32,
     overlap: Option<Span>,
     pub(crate) underestimated: bool,
+    /// And by more than a unit may be in debt: how much that was is asked of budgetd.
+    pub(crate) overuse: bool,
     /// The excess over the bound without terms must be at least this part of the term.
     pub(crate) reaches: Option<f64>,
     /// Which quantity that is of; admissions unless given.
@@ -286,7 +299,7 @@ impl Scenario {
         if self.strategies.is_empty() || self.load.is_empty() || self.call.layers.is_empty() {
             return Err("strategies, load and call.layers must not be empty".to_owned());
         }
-        let rate: f64 = self.load.iter().map(Load::rate_max).sum();
+        let rate = self.rate_max();
         if !(0.1..=RATE_MAX).contains(&rate) {
             return Err(format!("load offers {rate} per second at its peak, must be 0.1 to {RATE_MAX}"));
         }
@@ -309,6 +322,23 @@ impl Scenario {
     /// How long load is offered.
     pub(crate) fn duration(&self, quick: bool) -> Duration {
         self.quick_duration.filter(|_| quick).unwrap_or(self.duration).0
+    }
+
+    /// Strategies to run.
+    pub(crate) fn strategies(&self, quick: bool) -> &[Strategy] {
+        self.quick_strategies.as_ref().filter(|_| quick).unwrap_or(&self.strategies)
+    }
+
+    /// Without these.
+    pub(crate) fn drop_strategies(&mut self, dropped: &[Strategy]) {
+        for strategies in [Some(&mut self.strategies), self.quick_strategies.as_mut()].into_iter().flatten() {
+            strategies.retain(|strategy| !dropped.contains(strategy));
+        }
+    }
+
+    /// Operations per second at the peak of all streams.
+    pub(crate) fn rate_max(&self) -> f64 {
+        self.load.iter().map(Load::rate_max).sum()
     }
 
     pub(crate) fn bin_ms(&self) -> u64 {
@@ -398,6 +428,11 @@ impl CallSpec {
 
     pub(crate) fn ask_within(&self) -> Duration {
         self.ask_within.map_or(self.timeout.0, |span| span.0)
+    }
+
+    /// How long an attempt that is admitted at this time is held back.
+    pub(crate) fn held_back(&self, at_ms: u64) -> Duration {
+        self.held_back.filter(|held| at_ms < ms(held.until)).map_or(Duration::ZERO, |held| held.by.0)
     }
 
     /// The longest wait before attempt `number`.

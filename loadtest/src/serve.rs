@@ -1,11 +1,13 @@
 //! The hidden subcommands: this process is a server that a benchmark started.
 
 use std::{
+    ffi::OsString,
     fs,
     io::{self, Read, Write},
     net::SocketAddr,
+    os::unix::process::CommandExt,
     path::PathBuf,
-    process::ExitCode,
+    process::{Command, ExitCode},
     thread,
 };
 
@@ -66,6 +68,7 @@ pub(crate) struct CallerOptions {
 
 /// Serves as the fake dependency.
 pub(crate) fn dependency(options: &DependencyOptions) -> Result<ExitCode, Error> {
+    die_with_parent()?;
     let text = fs::read_to_string(&options.scenario)?;
     let scenario = Scenario::parse(&options.scenario.display().to_string(), &text)?;
     let keeps_arrivals = scenario.bound.as_ref().is_some_and(|bound| bound.at_arrival);
@@ -78,11 +81,13 @@ pub(crate) fn dependency(options: &DependencyOptions) -> Result<ExitCode, Error>
 
 /// Calls as a process of callers.
 pub(crate) fn caller(options: &CallerOptions) -> Result<ExitCode, Error> {
+    die_with_parent()?;
     caller::main(&options.scenario, &options.task)
 }
 
 /// Serves the baseline.
 pub(crate) fn echo() -> Result<ExitCode, Error> {
+    die_with_parent()?;
     daemon::runtime()?.block_on(async {
         let listener = daemon::bare_listener().await?;
         announce(&listener.local_addr()?.to_string())?;
@@ -93,12 +98,36 @@ pub(crate) fn echo() -> Result<ExitCode, Error> {
 
 /// Serves as a replica of budgetd.
 pub(crate) fn daemon(options: DaemonOptions) -> Result<ExitCode, Error> {
+    die_with_parent()?;
     daemon::runtime()?.block_on(async {
         let DaemonOptions { store, lease, policies, listen, config, no_leases_out, clock } = options;
         let start = Start { store: &store, lease, policies, listen, config: config.as_deref(), no_leases_out, clock };
         daemon::run(start, announce, until_orphaned()).await?;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// The process ends with whoever started it, even if it stands still then.
+pub(crate) fn die_with_parent() -> Result<(), Error> {
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    Ok(())
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HoldOptions {
+    /// A program and its arguments.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    program: Vec<OsString>,
+}
+
+/// Becomes another program that ends with whoever started it.
+pub(crate) fn hold(options: &HoldOptions) -> Result<ExitCode, Error> {
+    die_with_parent()?;
+    let (program, arguments) = options.program.split_first().ok_or("there is no program to run")?;
+    let error = Command::new(program).args(arguments).exec();
+    let program = program.display();
+    Err(format!("{program} does not start: {error}; install it, or name another one with --redis-server").into())
 }
 
 /// Says where; calls that come before the server accepts wait in the backlog.

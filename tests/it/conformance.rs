@@ -75,23 +75,23 @@ fn every_scenario_holds_on_memory() {
     }
 }
 
-fn on_server(flavour: Flavour) {
+/// On one server, each scenario in a namespace that begins with `prefix`.
+pub(crate) fn hold_at(url: &str, prefix: &str) {
     let runtime = Runtime::new().unwrap();
-    let server = RedisServer::start(flavour);
     for (index, (name, text)) in scenarios().into_iter().enumerate() {
         let (clock, hands) = Clock::manual(0);
         let (policies, store): (Arc<Policies>, RedisStore) =
-            runtime.block_on(redis_world::store(&server, &format!("c{index}"), clock));
+            runtime.block_on(redis_world::store(url, &format!("{prefix}{index}"), clock));
         run(&runtime, &name, &text, &policies, &store, &hands);
     }
 }
 
 #[test]
 fn every_scenario_holds_on_redis_7() {
-    on_server(Flavour::Redis7);
+    hold_at(&RedisServer::start(Flavour::Redis7).unix_url(), "c");
 }
 
 #[test]
 fn every_scenario_holds_on_valkey_9() {
-    on_server(Flavour::Valkey9);
+    hold_at(&RedisServer::start(Flavour::Valkey9).unix_url(), "c");
 }

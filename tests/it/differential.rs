@@ -235,7 +235,7 @@ fn sorted(mut lines: Vec<String>) -> Vec<String> {
 fn run(flavour: Flavour, steps_wanted: u64) {
     let mut rng = Rng::seeded("differential");
     let server = RedisServer::start(flavour);
-    let client = redis::Client::open(server.unix_url()).expect("a URL");
+    let client = redis::Client::open(server.admin_url()).expect("a URL");
     let mut connection = client.get_connection().expect("a connection");
     let dump = dump_script();
     for script in [&*APPLY, &dump] {

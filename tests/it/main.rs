@@ -4,7 +4,9 @@
 mod cancelled;
 mod conformance;
 mod daemon;
+mod deploy;
 mod differential;
+mod docs;
 mod faults;
 mod licences;
 mod operations;

@@ -52,10 +52,10 @@ async fn a27_every_kind_of_outage_shows_without_calls_and_ends() {
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
     becomes(&replica, State::Up).await;
 
-    server.cli(&["ACL", "SETUSER", "default", "-evalsha"]);
+    server.cli(&["ACL", "SETUSER", "budgetd", "-evalsha"]);
     let reason = becomes(&replica, State::Down).await;
     assert!(reason.contains("NOPERM"), "{reason}");
-    server.cli(&["ACL", "SETUSER", "default", "+@all"]);
+    server.cli(&["ACL", "SETUSER", "budgetd", "+evalsha"]);
     becomes(&replica, State::Up).await;
 
     server.kill();

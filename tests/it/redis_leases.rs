@@ -41,7 +41,10 @@ struct World {
 
 impl World {
     async fn new(name: &str, toml: &str) -> Self {
-        let server = RedisServer::start(Flavour::Redis7);
+        Self::on(RedisServer::start(Flavour::Redis7), name, toml).await
+    }
+
+    async fn on(server: RedisServer, name: &str, toml: &str) -> Self {
         let (clock, hands) = Clock::manual(1_700_000_000_000);
         let replica = Replica::start(&patient(&server.unix_url()), clock.clone()).await;
         replica.put(name, toml).await;
@@ -99,7 +102,11 @@ fn ask(holder: &str, incarnation: u8) -> SyncAsk {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_is_granted_listed_revoked_and_leaves() {
-    let world = World::new("d", POLICY).await;
+    holders_come_and_go(RedisServer::start(Flavour::Redis7)).await;
+}
+
+pub(crate) async fn holders_come_and_go(server: RedisServer) -> RedisServer {
+    let world = World::on(server, "d", POLICY).await;
     assert!(!world.replica.admits("d", fresh_id()).await, "a ledger that permits leases begins empty");
     world.pass("d", QUARANTINE_STEPS).await;
     let mut a = ask("a", 1);
@@ -139,6 +146,7 @@ async fn a_holder_is_granted_listed_revoked_and_leaves() {
     let left = world.sync("d", &b).await.unwrap();
     assert_eq!((left.answer, left.holders), (SyncAnswer::Left, 1));
     assert!(world.replica.admits("d", fresh_id()).await);
+    world.server
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -162,7 +170,7 @@ async fn a_server_that_was_restarted_lends_in_a_higher_epoch() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_loss_direct_callers_get_the_fallback_until_no_other_master_can_lend() {
     let server = RedisServer::start(Flavour::Redis7);
-    let mut connection = redis::Client::open(server.unix_url()).unwrap().get_connection().unwrap();
+    let mut connection = redis::Client::open(server.admin_url()).unwrap().get_connection().unwrap();
     let numbers = numbers(Timing { overlap_ms: 6_000, ..Timing::default() });
     let step = original(fresh_id());
     let reply = lend(&mut connection, "d", &numbers, 1_000, &ground(), std::slice::from_ref(&step), Also::Nothing);
@@ -188,7 +196,11 @@ async fn ledgers_that_lend_have_heartbeats() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_policy_that_no_longer_permits_leases_lets_them_end() {
-    let world = World::new("d", POLICY).await;
+    leases_end(RedisServer::start(Flavour::Redis7)).await;
+}
+
+pub(crate) async fn leases_end(server: RedisServer) -> RedisServer {
+    let world = World::on(server, "d", POLICY).await;
     world.replica.release("d", fresh_id()).await;
     world.replica.admits("d", fresh_id()).await;
     world.pass("d", QUARANTINE_STEPS).await;
@@ -210,6 +222,7 @@ async fn a_policy_that_no_longer_permits_leases_lets_them_end() {
     assert_eq!(other.view("d").await.unwrap().lending, None);
     let Value::Array(left) = world.server.cli(&["KEYS", "budgetd:{d}:*"]) else { panic!() };
     assert!(left.len() <= 2, "{left:?}");
+    world.server
 }
 
 /// Seen to fail with PEXPIRE left out of `write_lending`, and with SET of lending without PX.
@@ -345,7 +358,7 @@ fn commands(connection: &mut Connection) -> u64 {
 #[test]
 fn a_renewal_costs_the_same_whatever_the_number_of_holders() {
     let server = RedisServer::start(Flavour::Redis7);
-    let mut connection = redis::Client::open(server.unix_url()).unwrap().get_connection().unwrap();
+    let mut connection = redis::Client::open(server.admin_url()).unwrap().get_connection().unwrap();
     let numbers = Arc::new(numbers(Timing::default()));
     let fresh = Ground { fresh_store: true, ..ground() };
     let mut costs = Vec::new();

@@ -10,7 +10,6 @@ use budget::{
     ids::{DependencyId, ReservationId},
     ledger::View,
 };
-use budget_tests::redis_server::RedisServer;
 use budgetd::{
     clock::Clock,
     policies::Policies,
@@ -44,8 +43,8 @@ pub(crate) fn patient(url: &str) -> Settings {
 }
 
 /// A store in a namespace of its own, with its policies.
-pub(crate) async fn store(server: &RedisServer, prefix: &str, clock: Clock) -> (Arc<Policies>, RedisStore) {
-    let settings = Settings { prefix: prefix.to_owned(), ..patient(&server.unix_url()) };
+pub(crate) async fn store(url: &str, prefix: &str, clock: Clock) -> (Arc<Policies>, RedisStore) {
+    let settings = Settings { prefix: prefix.to_owned(), ..patient(url) };
     let Replica { policies, store, .. } = Replica::start(&settings, clock).await;
     (policies, Arc::into_inner(store).expect("nobody else has it"))
 }

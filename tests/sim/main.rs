@@ -50,3 +50,22 @@ fn seeds_that_failed_before() {
         run::many(seed, 1);
     }
 }
+
+/// Permits: each fall of slots kept all earlier ones charged (109738, 117779, 126297, 144059); permits of leases that a lost
+/// store had lent were forgotten at the end of the quarantine (138657, 194457); a holder lost its slot while another waited
+/// for one that direct callers had (188219).
+#[test]
+fn seeds_that_failed_with_permits() {
+    for seed in [109_738, 117_779, 126_297, 138_657, 144_059, 188_219, 194_457] {
+        run::many(seed, 1);
+    }
+}
+
+/// Useful work: a crash loop was lent twice what it asks for (130919); heartbeats that took longer slowed ledger time down
+/// (152948); small shares for which there was no demand (128234), and for which others were due theirs (112774, 116972).
+#[test]
+fn seeds_that_failed_to_do_useful_work() {
+    for seed in [112_774, 116_972, 128_234, 130_919, 152_948] {
+        run::many(seed, 1);
+    }
+}

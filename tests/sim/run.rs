@@ -50,8 +50,9 @@ pub(crate) fn judge(seed: u64, scenario: Scenario) -> Result<World, String> {
     Ok(world)
 }
 
-/// Runs many seeds on all cores and panics if one fails.
+/// Runs many seeds on all cores and panics if one fails. `SIM_FAMILY` leaves out all other families.
 pub(crate) fn many(first: u64, count: u64) {
+    let only = std::env::var("SIM_FAMILY").ok();
     let next = AtomicU64::new(first);
     let failures = Mutex::new(Vec::new());
     let decisions = AtomicU64::new(0);
@@ -66,6 +67,9 @@ pub(crate) fn many(first: u64, count: u64) {
                     }
                     let scenario = scenario(seed);
                     let family = scenario.family;
+                    if only.as_ref().is_some_and(|only| only != family) {
+                        continue;
+                    }
                     match judge(seed, scenario) {
                         Ok(world) => {
                             decisions.fetch_add(world.history.admissions.len() as u64, Ordering::Relaxed);

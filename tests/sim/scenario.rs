@@ -124,6 +124,12 @@ impl Scenario {
     pub(crate) fn quarantine_ms(&self) -> i64 {
         self.longest_curve_ms() + self.timing.margin_ms + self.timing.overlap_ms
     }
+
+    /// And of the permits taken under it, which are charged as long where their number is limited.
+    pub(crate) fn all_back_ms(&self) -> i64 {
+        let limited = self.policies.iter().filter(|policy| policy.max_in_flight.is_some());
+        self.quarantine_ms() + limited.map(|policy| policy.permit_ttl_ms).max().unwrap_or(0)
+    }
 }
 
 /// The cost unit of scenarios that have one.

@@ -98,7 +98,7 @@ pub(crate) fn heal(scenario: &mut Scenario, at_ms: i64) {
     // Who was told that leases are not permitted asks again after six intervals.
     let forbidden = scenario.policies.iter().any(|policy| !policy.lease.enabled);
     let renewals = if forbidden { 8 } else { 2 };
-    scenario.duration_ms = at_ms + scenario.quarantine_ms() + renewals * scenario.timing.renew_max_ms + 3_000;
+    scenario.duration_ms = at_ms + scenario.all_back_ms() + renewals * scenario.timing.renew_max_ms + 3_000;
 }
 
 pub(crate) fn cut(scenario: &mut Scenario, processes: &[usize], at_ms: i64, cut: bool) {

@@ -22,7 +22,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use crate::ports;
+use crate::{ports, redis_server};
 
 /// Most chunks on their way in one direction of a connection; then the sender is held back, as by a full socket.
 const CHUNKS_MAX: usize = 1024;
@@ -123,10 +123,10 @@ impl Proxy {
         self.address
     }
 
-    /// `redis://…` of this proxy.
+    /// `redis://…` of this proxy, for budgetd's own user.
     #[must_use]
     pub fn redis_url(&self) -> String {
-        format!("redis://{}", self.address)
+        redis_server::budgetd_url(self.address)
     }
 
     /// `http://…` of this proxy, for gRPC.

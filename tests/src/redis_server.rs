@@ -4,7 +4,8 @@ use std::{
     env, fs,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
+    sync::LazyLock,
     time::Duration,
 };
 
@@ -23,6 +24,14 @@ const READY_BOUND: Duration = Duration::from_secs(20);
 const COMMAND_BOUND: Duration = Duration::from_secs(5);
 /// How often a start is tried when somebody else takes the port.
 const STARTS_MAX: u32 = 5;
+/// The password of budgetd's own user.
+const PASSWORD: &str = "password-of-the-tests";
+/// `user budgetd …` as `deploy/redis/acl` prints it, word by word, but for keys of all namespaces.
+static ACL: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let line = acl("any", PASSWORD).lines().find(|line| line.starts_with("user budgetd ")).map(str::to_owned);
+    let line = line.unwrap_or_else(|| panic!("deploy/redis/acl prints no user budgetd"));
+    line.split(' ').map(|word| if word == "~any:*" { "~*" } else { word }.to_owned()).collect()
+});
 
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,6 +43,10 @@ pub enum Flavour {
 }
 
 /// A running server, reachable by TCP and by a Unix socket.
+///
+/// Its URLs are those of the user `budgetd`, who may call what `deploy/redis/acl` allows and nothing else: so the whole suite
+/// runs with no more. What a test does beside that, it does by [`RedisServer::cli`] or [`RedisServer::admin_url`]. A server
+/// with `--requirepass` has no such user.
 #[derive(Debug)]
 pub struct RedisServer {
     flavour: Flavour,
@@ -152,16 +165,24 @@ impl RedisServer {
         self.flavour
     }
 
-    /// `redis://127.0.0.1:…`; the same after a restart.
+    /// `redis://budgetd:…@127.0.0.1:…`; the same after a restart.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("redis://{}", self.address())
+        let address = self.address();
+        if has_password(&self.config) { format!("redis://{address}") } else { budgetd_url(address) }
     }
 
     /// The same server by its Unix socket.
     #[must_use]
     pub fn unix_url(&self) -> String {
-        format!("redis+unix://{}", self.socket().display())
+        let url = format!("redis+unix://{}", self.socket().display());
+        if has_password(&self.config) { url } else { format!("{url}?user=budgetd&pass={PASSWORD}") }
+    }
+
+    /// By its socket, as the user that may do everything.
+    #[must_use]
+    pub fn admin_url(&self) -> String {
+        own_url(self.directory.path(), &self.config)
     }
 
     /// Where it listens; the same after a restart.
@@ -245,6 +266,30 @@ fn socket_in(directory: &Path) -> PathBuf {
     directory.join("redis.sock")
 }
 
+/// What `deploy/redis/acl` prints.
+///
+/// # Panics
+/// If it does not succeed.
+#[must_use]
+pub fn acl(prefix: &str, password: &str) -> String {
+    let mut command = Command::new("sh");
+    let script = "printf '%s\\n' \"$1\" | \"$2\"";
+    command.args(["-c", script, "sh", password]).arg(repository().join("deploy/redis/acl")).env("PREFIX", prefix);
+    let output = command.stderr(Stdio::inherit()).output().unwrap_or_else(|error| panic!("sh does not run: {error}"));
+    assert!(output.status.success(), "deploy/redis/acl: {}", output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The URL of the user `budgetd` of a server of this module that is reached at `address`.
+#[must_use]
+pub fn budgetd_url(address: SocketAddr) -> String {
+    format!("redis://budgetd:{PASSWORD}@{address}")
+}
+
+fn has_password(config: &[String]) -> bool {
+    config.iter().any(|argument| argument == "--requirepass")
+}
+
 /// How this module reaches its server: by the socket, with the password it was started with.
 fn own_url(directory: &Path, config: &[String]) -> String {
     let url = format!("redis+unix://{}", socket_in(directory).display());
@@ -279,6 +324,9 @@ fn launch(
     launched.args(["--bind", "127.0.0.1", "--port"]).arg(port.to_string());
     launched.arg("--unixsocket").arg(socket_in(directory));
     launched.args(["--save", "", "--appendonly", "no", "--daemonize", "no", "--enable-debug-command", "yes"]);
+    if !has_password(config) {
+        launched.arg("--user").args(ACL.iter().skip(1));
+    }
     launched.args(config);
     let mut process = Process::spawn(flavour.name(), launched);
     let url = own_url(directory, config);
@@ -309,6 +357,8 @@ mod tests {
             let address = server.address();
             server.cli(&["SET", "k", "v"]);
             assert_eq!(text(command(&server.url(), &["GET", "k"]).unwrap()), "v", "{flavour:?}");
+            let refused = command(&server.unix_url(), &["FLUSHALL"]).unwrap_err();
+            assert_eq!(refused.code(), Some("NOPERM"), "{flavour:?}");
             assert_eq!(server.info("memory", "maxmemory", ""), 64 << 20, "{flavour:?}");
             assert_eq!(server.info("commandstats", "cmdstat_set", "calls"), 1, "{flavour:?}");
             server.kill();

@@ -127,7 +127,9 @@ impl Outage {
         let retries = spec.fallback_retries == FallbackRetries::Earned && own != Alone::Nothing && spec.ratio_ppm > 0;
         let admissions = flow(own, fleet.holders);
         steps.push(OutageStep { from_ms, until_ms: None, leased: false, admissions, retries });
-        let quarantine_ms = horizon_ms(policy, timing);
+        // Where permits are limited, those that were taken last are charged for their life.
+        let permits_ms = if spec.max_in_flight.is_some() { spec.permit_ttl_ms } else { 0 };
+        let quarantine_ms = horizon_ms(policy, timing).saturating_add(permits_ms);
         let direct = spec.admission.map_or(Flow::Unlimited, |limit| {
             let rate = limit.rate.micros_per_second();
             Flow::PerSecond(rate.saturating_sub(quotas(policy).scaled(spec.lease.part_ppm, PPM).rate))
@@ -140,7 +142,7 @@ impl Outage {
             quarantine_ms,
             direct,
             leased_again_ms: timing.renew_max_ms.saturating_mul(2).saturating_add(quarantine_ms).saturating_add(2_000),
-            returned_ms: curve.total_ms().saturating_add(timing.margin_ms),
+            returned_ms: curve.total_ms().saturating_add(timing.margin_ms).saturating_add(permits_ms),
         }
     }
 }

@@ -118,19 +118,24 @@ impl Leases {
         lines.extend(self.beats.iter().map(|(boot, clock, now)| format!("lease beat {boot} {clock} {now}")));
         for (holder, record) in &self.holders {
             lines.push(format!(
-                "lease holder {holder:?} {} {} {} {} {} {:?}",
-                record.weight, record.demand, record.share, record.idle, record.revoked_until_ms, record.due_ms
+                "lease holder {holder:?} {} {} {} {} {} {} {:?}",
+                record.weight,
+                record.demand,
+                record.share,
+                record.idle,
+                record.revoked_until_ms,
+                record.restarted_until_ms,
+                record.due_ms
             ));
             for life in &record.lives {
                 lines.push(format!(
-                    "lease life {holder:?} {:?} {} {} {} slots {} {} {} charge {} usage {:?} {:?} measured {} {} {:?}",
+                    "lease life {holder:?} {:?} {} {} {} slots {} {:?} charge {} usage {:?} {:?} measured {} {} {:?}",
                     life.incarnation,
                     life.sequence,
                     life.nonce,
                     life.answered,
                     life.slots,
-                    life.slots_linger,
-                    if life.slots_linger > 0 { life.slots_until_ms } else { 0 },
+                    life.lingering.iter().collect::<Vec<_>>(),
                     amounts(&life.charge),
                     life.usage.counters(),
                     life.usage.units_asked,

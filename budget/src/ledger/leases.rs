@@ -7,6 +7,7 @@
 
 mod grants;
 pub(super) mod holders;
+mod lingering;
 pub(super) mod shares;
 mod sync;
 
@@ -152,7 +153,9 @@ impl Leases {
     /// What may still be out from before the epoch opened: charged like one more holder until the quarantine ends.
     pub(super) fn unknown(&self, now_ms: i64) -> Amounts {
         if now_ms >= self.quarantine_until_ms {
-            return Amounts::default();
+            // Permits that were taken at the very end of an unknown lease.
+            let slots = if now_ms < self.slots_until_ms() { self.lendable_before().slots } else { 0 };
+            return Amounts { slots: slots.saturating_sub(self.proved.slots).max(0), ..Amounts::default() };
         }
         let mut leasable =
             if on(Guard::UnknownFollowsPolicy) { self.lendable_before() } else { self.leasable_at_opening.clone() };
@@ -163,6 +166,15 @@ impl Leases {
             leasable = self.terms.curve.at(position_ms).map_or_else(Amounts::default, |(step, _)| leasable.step(step));
         }
         leasable.zip(&self.proved, |leasable, proved| leasable.saturating_sub(proved).max(0))
+    }
+
+    /// Until when permits of unknown leases may be in flight: for their life after the quarantine.
+    fn slots_until_ms(&self) -> i64 {
+        let nothing_out = self.quarantine_until_ms <= self.wait_until_ms;
+        if nothing_out || !self.whole.slots_limited || !on(Guard::SlotsLinger) {
+            return self.quarantine_until_ms;
+        }
+        self.quarantine_until_ms.saturating_add(self.whole.permit_ttl_ms)
     }
 
     /// What is left for direct callers.
@@ -251,7 +263,7 @@ impl Leases {
 
     /// Whether nothing is lent and nothing unknown, so that a policy without leases needs none of this.
     fn is_over(&self, now_ms: i64) -> bool {
-        self.holders.is_empty() && now_ms >= self.quarantine_until_ms && now_ms >= self.wait_until_ms
+        self.holders.is_empty() && now_ms >= self.slots_until_ms() && now_ms >= self.wait_until_ms
     }
 }
 
@@ -296,8 +308,10 @@ impl Ledger {
         }
         leases.step_down(self.now_ms);
         if self.now_ms >= leases.quarantine_until_ms {
-            leases.proved = Amounts::default();
             leases.proofs.clear();
+        }
+        if self.now_ms >= leases.slots_until_ms() {
+            leases.proved = Amounts::default();
         }
         if leases.whole.lease.is_none() && leases.is_over(self.now_ms) {
             let whole = Arc::clone(&leases.whole);

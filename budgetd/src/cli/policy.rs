@@ -14,7 +14,7 @@ use super::{
     Connection, Failure, PAGES_MAX, Verdict, one_line,
     table::{Table, print_json, version_json},
 };
-use crate::clock::utc;
+use crate::{clock::utc, policies::reference};
 
 /// What to do with policies.
 #[derive(Debug, clap::Subcommand)]
@@ -37,6 +37,8 @@ pub enum Command {
     /// Compares a policy file with the policies in force on the calls that one replica answers meanwhile; nothing in force
     /// changes.
     Try(try_out::Args),
+    /// Prints every field of a policy with its default and what is allowed, as Markdown. Asks no daemon.
+    Fields,
 }
 
 /// Arguments of `policy get`.
@@ -65,6 +67,10 @@ pub(super) async fn run(command: &Command, terminal: bool, out: &mut impl Write)
         Command::History(args) => history::show(args, out).await,
         Command::Rollback(args) => changes::roll_back(args, out).await,
         Command::Try(args) => try_out::run(args, terminal, out).await,
+        Command::Fields => {
+            out.write_all(reference().as_bytes())?;
+            Ok(Verdict::Yes)
+        }
     }
 }
 

@@ -122,6 +122,12 @@ fn lines(policy: &Policy) -> Vec<Line> {
     lines
 }
 
+/// The names of all fields, table and key.
+#[cfg(test)]
+pub(super) fn keys(policy: &Policy) -> Vec<String> {
+    lines(policy).into_iter().map(|(table, key, _)| format!("{table}.{key}").trim_matches('.').to_owned()).collect()
+}
+
 fn percent(ppm: i64) -> String {
     format!("{}%", Decimal(ppm.saturating_mul(100)))
 }

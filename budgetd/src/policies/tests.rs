@@ -8,6 +8,7 @@ mod operating;
 mod overriding;
 mod printing;
 mod reading;
+mod reference;
 mod registry;
 mod resolving;
 mod watching;

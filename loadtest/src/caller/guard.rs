@@ -12,7 +12,11 @@ use budget_client::{
     Ask, Client, Decision, Dependency, Handle, InFlight, LeasedClient, Mode, Refused, Reserved, Source, Standing,
     reservation_id,
 };
-use tokio::time;
+use futures::future::join_all;
+use tokio::{
+    sync::Semaphore,
+    time::{self, timeout},
+};
 use tower::retry::budget::{Budget, TpsBudget};
 
 use super::{Task, Via};
@@ -45,6 +49,11 @@ pub(super) enum Guard {
     },
 }
 
+/// Releases on their way: a process that has nothing more to do waits for them.
+static RELEASES: Semaphore = Semaphore::const_new(RELEASES_MAX);
+/// More at once are not sent: their permits end by themselves.
+const RELEASES_MAX: usize = 10_000;
+
 /// An attempt that may be sent.
 pub(super) enum Held {
     Nothing,
@@ -67,7 +76,7 @@ pub(super) struct Asking<'a> {
 impl Guard {
     pub(super) fn new(scenario: &Scenario, task: &Task) -> Result<Self, Error> {
         let units = scenario.load.iter().filter_map(|load| Some(load.cost.as_ref()?.unit.as_str()));
-        let dependency = Dependency::new(DEPENDENCY)?.with_units(units)?;
+        let dependency = Dependency::new(task.named.as_deref().unwrap_or(DEPENDENCY))?.with_units(units)?;
         let layers = scenario.call.layers.len();
         Ok(match task.strategy {
             Strategy::Single | Strategy::Naive => Self::Nothing,
@@ -88,7 +97,7 @@ impl Guard {
                     endpoints.rotate_left(turn);
                     let client = Client::builder()
                         .endpoints(endpoints)
-                        .holder_id(HolderId::new(&format!("callers-{}-{holder}", task.process))?)
+                        .holder_id(HolderId::new(&format!("{}-{}-{holder}", task.tag, task.process))?)
                         .timing(scenario.timing()?.limits)
                         .connect()?;
                     handles.push(client.dependency(&dependency)?);
@@ -110,6 +119,8 @@ impl Guard {
             }
             Self::Holding { handles, waits, .. } => {
                 while *waits && handles.iter().any(|handle| handle.standing() != Standing::Leased) {
+                    // Who asks for nothing is lent nothing. What is not sent is handed back.
+                    join_all(handles.iter().map(|handle| handle.reserve_original(LOOK_EVERY))).await;
                     time::sleep(LOOK_EVERY).await;
                 }
             }
@@ -168,6 +179,13 @@ impl Guard {
             }
         };
         Some((via, held, micros))
+    }
+
+    /// Until all that was to be told has been told.
+    pub(super) async fn finish(&self) {
+        let all = u32::try_from(RELEASES_MAX).unwrap_or(u32::MAX);
+        // Each ends by itself soon.
+        let _told = timeout(RELEASE_WITHIN, RELEASES.acquire_many(all)).await;
     }
 
     pub(super) fn releases_lost(&self) -> u64 {
@@ -270,7 +288,9 @@ impl Held {
                 let costs = unit.and_then(|unit| dependency.cost(unit, actual_micros)).into_iter().collect();
                 let used = Use::Sent(Sent { outcome, costs, terminal: None, result_ref: None });
                 let release = Release { id, used, operation: None };
+                let Ok(on_its_way) = RELEASES.try_acquire() else { return };
                 tokio::spawn(async move {
+                    let _on_its_way = on_its_way;
                     // A release that is lost leaves the permit to its own end.
                     let _lost = client.release(&dependency, &release, RELEASE_WITHIN).await;
                 });

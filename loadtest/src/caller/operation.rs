@@ -150,7 +150,10 @@ impl Caller {
     async fn send(&self, operation: &mut Operation) -> Result<(), Trouble> {
         let call = &self.scenario.call;
         let cause = operation.cause();
+        let from_ns = boot_time_ns();
         let held = self.admitted(operation, cause).await?;
+        let admitted_ms = u64::try_from((boot_time_ns() - self.start_ns) / 1_000_000).unwrap_or(0);
+        time::sleep(call.held_back(admitted_ms)).await;
         operation.sent += 1;
         self.tell(|told| {
             told.sent += 1;
@@ -166,6 +169,8 @@ impl Caller {
         let cost = self.scenario.load[operation.arrival.load].cost.as_ref();
         let actual = cost.map_or(0, |cost| whole(f64::from(operation.arrival.cost) * cost.actual));
         let called = self.callee.call(operation.arrival.key, actual, call.parts, call.timeout()).await;
+        let answered_ns = boot_time_ns() - from_ns;
+        self.tell(|told| told.arrival_max_ns = told.arrival_max_ns.max(answered_ns));
         let outcome = match called.as_ref().map_err(|failure| failure.problem) {
             Ok(_) => Outcome::Success,
             // Work may go on over there: the permit stays until its time ends.

@@ -15,6 +15,8 @@ pub(crate) struct Told {
     pub(crate) refused_locally: u64,
     /// The longest time after it was due that an operation began.
     pub(crate) late_max_ns: i64,
+    /// The longest time from before an ask to the answer of the dependency: an attempt arrived no later than that.
+    pub(crate) arrival_max_ns: i64,
     /// Operations that had not ended when the process gave up waiting.
     pub(crate) unended: u64,
     /// Of a client with leases.

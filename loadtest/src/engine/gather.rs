@@ -42,6 +42,7 @@ fn totals(scenario: &Scenario, outcome: &Outcome, operations: &[Ended]) -> Total
     Totals {
         offered: count(operations.iter()) + unended,
         started: count(operations.iter()) + unended,
+        late_max_ms: late_max_ms(outcome),
         admitted: outcome.originals(),
         refused: count(operations.iter().filter(|operation| operation.end == End::AdmissionDenied)),
         errors: count(asks().filter(|ask| ask.via == crate::caller::Via::Error)),
@@ -59,6 +60,11 @@ fn totals(scenario: &Scenario, outcome: &Outcome, operations: &[Ended]) -> Total
         retries_by_cause: named.filter(|(_, of)| *of > 0).map(|(name, of)| (name.to_owned(), of)).collect(),
         cost: unit.map(|unit| (unit.unit.clone(), counts.cost)).into_iter().collect(),
     }
+}
+
+fn late_max_ms(outcome: &Outcome) -> u64 {
+    let late_ns = outcome.told.iter().map(|told| told.late_max_ns).max().unwrap_or(0);
+    u64::try_from(late_ns / NANOS_PER_MS).unwrap_or(0)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a run are far below 2^52")]

@@ -47,7 +47,9 @@ pub(crate) struct Done {
 
 impl Faults {
     pub(crate) fn new(faults: &[Fault], start_ns: i64) -> Self {
-        let begins = faults.iter().map(|fault| Deed { at_ms: fault.at_ms(), fault: fault.clone(), begins: true });
+        let begins = faults
+            .iter()
+            .flat_map(|fault| fault.times_ms().map(|at_ms| Deed { at_ms, fault: fault.clone(), begins: true }));
         let ends = faults
             .iter()
             .filter_map(|fault| Some(Deed { at_ms: fault.until_ms()?, fault: fault.clone(), begins: false }));

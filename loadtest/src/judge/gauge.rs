@@ -41,6 +41,7 @@ pub(super) fn measure(scenario: &Scenario, accept: &Accept, outcome: &Outcome) -
             ("unknown outcomes for each 1,000 operations", ratio(ended(End::OutcomeUnknown) * 1_000, offered))
         }
         Gauge::Incomplete => ("operations that ended incomplete", exactly(ended(End::Incomplete))),
+        Gauge::Cost => ("cost of all that was executed", exactly(counts.cost)),
         Gauge::CostPerUseful => ("cost for each accepted result", ratio(counts.cost, useful)),
     };
     let mut says = says.to_owned();

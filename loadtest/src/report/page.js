@@ -61,6 +61,24 @@
 
   // === what is drawn ===
 
+  /* Bins are put together until a chart has about so many: finer ones show noise. */
+  const POINTS = 60;
+  const PEAKS = ["queue_age_ms", "in_flight"];
+  const coarse = (scenario) => {
+    const bins = Math.max(0, ...scenario.strategies.flatMap((run) => Object.values(run.series).map((list) => list.length)));
+    const by = Math.max(1, Math.ceil(bins / POINTS));
+    const join = (key, list) => {
+      const joined = [];
+      for (let at = 0; at < list.length; at += by) {
+        const part = list.slice(at, at + by);
+        joined.push(PEAKS.includes(key) ? Math.max(...part) : part.reduce((sum, value) => sum + value, 0));
+      }
+      return joined;
+    };
+    const series = (run) => Object.fromEntries(Object.entries(run.series).map(([key, list]) => [key, join(key, list)]));
+    return { ...scenario, bin_ms: scenario.bin_ms * by, strategies: scenario.strategies.map((run) => ({ ...run, series: series(run) })) };
+  };
+
   const values = (strategy, chart, bin) => {
     const series = strategy.series;
     if (chart.key === "amplification") {
@@ -350,9 +368,10 @@
   };
 
   for (const section of document.querySelectorAll("[data-scenario]")) {
-    const data = scenarios[Number(section.dataset.scenario)];
     const place = section.querySelector("[data-charts]");
-    if (!data || !place || !space) continue;
+    const found = scenarios[Number(section.dataset.scenario)];
+    if (!found || !place || !space) continue;
+    const data = coarse(found);
     const view = { data, variant: data.variants[data.variants.length - 1], hidden: new Set(), plots: [], refill: [], bins: bins(data), bin: null };
     place.replaceChildren();
     const idle = [];

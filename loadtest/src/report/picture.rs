@@ -19,6 +19,7 @@ const SPAN: f64 = 430.0;
 const RISE: f64 = 46.0;
 /// A picture is for a glance.
 const ROWS_MAX: usize = 8;
+/// A label has two lines.
 const LABEL_CHARS_MAX: usize = 31;
 
 const STYLE: &str = "\
@@ -106,15 +107,17 @@ fn band(svg: &mut String, span_ms: u64, mark: &Mark, bottom: f64) {
 
 fn row(svg: &mut String, run: &StrategyRun, slot: usize, top: f64, scale: &Scale) {
     let base = top + RISE + 6.0;
+    let label = lines(&run.label);
+    let first = base - if label.len() > 1 { 33.0 } else { 22.0 };
     let _ = write!(
         svg,
-        "<g class=\"s{slot}\"><text class=\"name\" x=\"24\" y=\"{:.0}\">{}</text><text class=\"soft small\" x=\"24\" y=\"{:.0}\">{}</text>\
+        "<g class=\"s{slot}\"><text class=\"name\" x=\"24\" y=\"{first:.0}\">{}</text>\
          <path class=\"hair\" d=\"M{LEFT} {base}h{SPAN}\"/>",
-        base - 22.0,
         escape(&short(&run.name)),
-        base - 4.0,
-        escape(&short(&run.label)),
     );
+    for (line, y) in label.iter().zip([first + 17.0, first + 32.0]) {
+        let _ = write!(svg, "<text class=\"soft small\" x=\"24\" y=\"{y:.0}\">{}</text>", escape(line));
+    }
     // Closed to the base line where it is an area.
     let (from, to) = (format!("M{LEFT} {base:.1}L"), format!("L{:.1} {base:.1}Z", LEFT + SPAN));
     let offered = line(&run.series.offered, base, scale);
@@ -154,6 +157,23 @@ fn foot(svg: &mut String, scenario: &ScenarioRun, span_ms: u64, most: u64, botto
         cells::moment(span_ms),
         LEFT + SPAN / 2.0,
     );
+}
+
+/// A label on two lines, broken between words.
+fn lines(text: &str) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let full = lines.len() > 1;
+        match lines.last_mut() {
+            Some(line) if line.is_empty() => line.push_str(word),
+            Some(line) if full || line.chars().count() + 1 + word.chars().count() <= LABEL_CHARS_MAX => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            Some(_) | None => lines.push(word.to_owned()),
+        }
+    }
+    lines.iter().map(|line| short(line)).collect()
 }
 
 fn short(text: &str) -> String {
@@ -201,6 +221,17 @@ mod tests {
         empty.bin_ms = 0;
         empty.duration_ms = 0;
         assert!(picture(&empty).ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn labels_have_two_lines_at_most() {
+        assert_eq!(lines("one attempt"), ["one attempt"]);
+        assert_eq!(
+            lines("a tower budget in every layer of every client"),
+            ["a tower budget in every layer", "of every client"]
+        );
+        let long = lines(&"word ".repeat(40));
+        assert!(long.len() == 2 && long.iter().all(|line| line.chars().count() <= LABEL_CHARS_MAX), "{long:?}");
     }
 
     #[test]

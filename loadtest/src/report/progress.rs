@@ -22,9 +22,8 @@ pub(crate) struct Live {
 pub(crate) struct Progress {
     quiet: bool,
     bar: ProgressBar,
-    /// Of the runs before this one.
-    before_ms: u64,
-    run_ms: u64,
+    /// What of the scenario is running.
+    run: String,
 }
 
 // === impl Progress ===
@@ -32,38 +31,32 @@ pub(crate) struct Progress {
 impl Progress {
     /// Draws only on a terminal, and not there if it is to be quiet.
     pub(crate) fn new(quiet: bool) -> Self {
-        Self { quiet, bar: ProgressBar::hidden(), before_ms: 0, run_ms: 0 }
+        Self { quiet, bar: ProgressBar::hidden(), run: String::new() }
     }
 
-    /// A scenario begins, of so many runs one after the other; the one before has ended.
-    pub(crate) fn scenario(&mut self, name: &str, run_ms: u64, runs: usize) {
+    /// A scenario begins, with so many strategies side by side; the one before has ended.
+    pub(crate) fn scenario(&mut self, name: &str, total_ms: u64, strategies: usize) {
         self.bar.finish_and_clear();
         let target = if self.quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        let total_ms = run_ms.saturating_mul(u64::try_from(runs).unwrap_or(u64::MAX));
         self.bar = ProgressBar::with_draw_target(Some(total_ms), target).with_style(style());
-        (self.before_ms, self.run_ms) = (0, 0);
-        self.bar.set_prefix(name.to_owned());
+        let side_by_side = if strategies == 1 { "1 strategy".to_owned() } else { format!("{strategies} strategies") };
+        self.bar.set_prefix(format!("{name} ({side_by_side})"));
+        self.run.clear();
         self.bar.set_message("starting");
         self.bar.enable_steady_tick(Duration::from_millis(120));
     }
 
-    /// A run of the scenario begins, such as `naive, 100 clients`; the one before has ended.
-    pub(crate) fn run(&mut self, name: &str, run_ms: u64) {
-        self.before_ms = self.before_ms.saturating_add(self.run_ms);
-        self.run_ms = run_ms;
-        self.bar.set_position(self.before_ms);
+    /// A run of the scenario begins, such as `naive, 100 clients`.
+    pub(crate) fn run(&mut self, name: &str) {
+        name.clone_into(&mut self.run);
         self.bar.set_message(format!("{name}: starting"));
     }
 
-    /// So far into the run.
-    pub(crate) fn tick(&self, elapsed_ms: u64, name: &str, live: &Live) {
-        self.bar.set_position(self.before_ms.saturating_add(elapsed_ms.min(self.run_ms)));
-        self.bar.set_message(format!("{name}: {}", says(live)));
-    }
-
-    /// What is going on outside the load, such as `gathering counts`.
-    pub(crate) fn note(&self, what: &str) {
-        self.bar.set_message(what.to_owned());
+    /// So far into the load.
+    pub(crate) fn tick(&self, elapsed_ms: u64, live: &Live) {
+        self.bar.set_position(elapsed_ms);
+        let run = if self.run.is_empty() { String::new() } else { format!("{}: ", self.run) };
+        self.bar.set_message(format!("{run}{}", says(live)));
     }
 
     /// Nothing runs any more; the terminal is as before.
@@ -98,13 +91,11 @@ mod tests {
     fn a_quiet_run_draws_nothing() {
         let mut progress = Progress::new(true);
         progress.scenario("storm", 1_000, 6);
-        progress.run("single", 1_000);
-        progress.run("naive", 1_000);
-        progress.tick(500, "naive", &Live { offered: 1_500, received: 40_000, useful: 12, refused: 3 });
+        progress.run("naive");
+        progress.tick(500, &Live { offered: 1_500, received: 40_000, useful: 12, refused: 3 });
         assert!(progress.bar.is_hidden());
-        assert_eq!(progress.bar.position(), 1_500);
+        assert_eq!(progress.bar.position(), 500);
         assert_eq!(progress.bar.message(), "naive: offered 1,500 · received 40,000 · useful 12 · refused 3");
-        progress.note("gathering counts");
         progress.done();
         assert!(progress.bar.is_finished());
     }

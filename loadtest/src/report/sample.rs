@@ -202,6 +202,7 @@ fn made(seed: u64, name: &str, label: &str, variant: &str, per_100: u64) -> Stra
     let totals = Totals {
         offered: sum(&series.offered),
         started: sum(&series.offered),
+        late_max_ms: 3,
         admitted: sum(&series.admitted),
         refused: sum(&series.refused),
         errors: 0,

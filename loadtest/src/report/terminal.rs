@@ -15,6 +15,9 @@ const COLUMNS_MAX: usize = 120;
 /// The longest bar of amplification.
 const BAR_COLUMNS: usize = 24;
 
+/// A delay of the generator from which on it is said.
+const LATE_MS_SAID: u64 = 100;
+
 /// A bar that is full means at least this much, so that no harm looks like none.
 const BAR_SCALE_MIN: f64 = 3.0;
 
@@ -81,7 +84,12 @@ fn wrapped(text: &str, columns: usize) -> Vec<String> {
 
 /// Names come from files: nothing in them may steer a terminal.
 pub(super) fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    let safe = |c: char| match c {
+        '\n' | '\t' => ' ',
+        c if c.is_control() => '\u{fffd}',
+        c => c,
+    };
+    text.chars().map(safe).collect()
 }
 
 // === impl Look ===
@@ -136,6 +144,7 @@ impl Look {
         }
         text.push('\n');
         self.strategies(text, scenario);
+        self.shortcomings(text, &scenario.strategies);
         for verdict in &scenario.verdicts {
             self.verdict(text, verdict);
         }
@@ -174,6 +183,24 @@ impl Look {
             }
             let line = if at == 0 { self.dim(line) } else { line.clone() };
             let _ = writeln!(text, "  {}", format!("{line}  {bar}").trim_end());
+        }
+        text.push('\n');
+    }
+
+    /// What the generator itself fell short of, where it did.
+    fn shortcomings(self, text: &mut String, runs: &[StrategyRun]) {
+        let late = runs.iter().map(|run| run.totals.late_max_ms).max().unwrap_or(0);
+        let never: u64 = runs.iter().map(|run| run.totals.offered.saturating_sub(run.totals.started)).sum();
+        if late < LATE_MS_SAID && never == 0 {
+            return;
+        }
+        let late = Unit::Millis.write(Some(std::time::Duration::from_millis(late).as_secs_f64() * 1_000.0));
+        let mut said = format!("The machine was short: operations began up to {late} after they were due");
+        if never > 0 {
+            let _ = write!(said, ", and {} never did", cells::count(never));
+        }
+        for line in wrapped(&(said + "; latencies count from when they were due."), self.columns - 2) {
+            let _ = writeln!(text, "  {}", self.dim(&line));
         }
         text.push('\n');
     }
@@ -321,10 +348,22 @@ mod tests {
     fn colour_is_only_where_wanted_and_names_cannot_steer_the_terminal() {
         let mut run = sample::storm(7);
         run.scenarios[0].title = "evil \x1b[2J title".to_owned();
+        run.scenarios[0].story = "two\nlines".to_owned();
+        assert!(write(&run, PLAIN).contains("  two lines\n"));
         run.scenarios[0].strategies[0].name = "a\x1b]0;x\x07".to_owned();
         assert!(!write(&run, PLAIN).contains('\x1b'));
         let coloured = write(&run, Look { colour: true, ..PLAIN });
         assert!(coloured.contains("\x1b[32mpass\x1b[0m") && !coloured.contains("\x1b[2J"));
+    }
+
+    #[test]
+    fn a_generator_that_fell_short_says_so() {
+        let mut run = sample::storm(7);
+        assert!(!write(&run, PLAIN).contains("was short"));
+        run.scenarios[0].strategies[0].totals.late_max_ms = 1_500;
+        run.scenarios[0].strategies[1].totals.started -= 3;
+        let text = write(&run, Look { columns: 120, ..PLAIN });
+        assert!(text.contains("began up to 1.50 s after they were due, and 3 never did"), "{text}");
     }
 
     #[test]

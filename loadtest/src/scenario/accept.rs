@@ -51,6 +51,8 @@ pub(crate) enum Gauge {
     UnknownPer1000,
     /// Streams that ended after partial output.
     Incomplete,
+    /// Cost units spent, as the dependency counted them.
+    Cost,
     /// Cost units spent per accepted result.
     CostPerUseful,
 }

@@ -19,6 +19,10 @@ pub(crate) struct Fault {
     which: Vec<u32>,
     /// For `policy`: what then stands in the dependency's section.
     pub(crate) policy: Option<String>,
+    /// It happens so often, this far apart.
+    #[serde(default = "once")]
+    times: u32,
+    every: Option<Span>,
     /// For `set_clock`: by so much forward.
     by: Option<Span>,
 }
@@ -50,6 +54,10 @@ pub(crate) enum Kind {
     SetClock,
 }
 
+const fn once() -> u32 {
+    1
+}
+
 // === impl Fault ===
 
 impl Fault {
@@ -57,6 +65,9 @@ impl Fault {
         let label = self.label();
         if self.until.is_some_and(|until| until.0 <= self.at.0) {
             return Err(format!("fault {label:?} ends before it begins"));
+        }
+        if self.times == 0 || self.times > 1_000 || (self.times > 1 && (self.every.is_none() || self.until.is_some())) {
+            return Err(format!("fault {label:?}: times is 1 to 1000; more than once needs `every` and no `until`"));
         }
         let redis = scenario.fleet.store != StoreSpec::Memory;
         match self.kind {
@@ -94,6 +105,12 @@ impl Fault {
 
     pub(crate) fn at_ms(&self) -> u64 {
         ms(self.at)
+    }
+
+    /// Each time that it happens.
+    pub(crate) fn times_ms(&self) -> impl Iterator<Item = u64> {
+        let every_ms = self.every.map_or(0, ms);
+        (0..u64::from(self.times)).map(move |number| self.at_ms().saturating_add(number * every_ms))
     }
 
     pub(crate) fn until_ms(&self) -> Option<u64> {

@@ -137,16 +137,20 @@ for i = 1, #all, 2 do
     if tonumber(due) ~= r.due then
       line('due of %s says %s', holder, tostring(due))
     end
-    line('lease holder %s %.0f %.0f %.0f %.0f %.0f %s', holder, r.weight, r.demand, r.share, r.idle, r.revoked,
-      r.due and string.format('Some(%.0f)', r.due) or 'None')
+    line('lease holder %s %.0f %.0f %.0f %.0f %.0f %.0f %s', holder, r.weight, r.demand, r.share, r.idle, r.revoked,
+      r.restarted, r.due and string.format('Some(%.0f)', r.due) or 'None')
     for _, life in ipairs(r.lives) do
       local counters = {}
       for j = 1, 10 do
         counters[j] = string.format('%.0f', life.usage[j])
       end
-      line('lease life %s %s %.0f %.0f %.0f slots %.0f %.0f %.0f charge %s usage [%s] %s measured %.0f %.0f %s', holder,
-        hex(life.incarnation), life.sequence, life.nonce, life.answered, life.slots, life.linger,
-        life.linger > 0 and life.linger_until or 0, amounts(life.charge), table.concat(counters, ', '),
+      local falls = {}
+      for j = 1, #life.lingering, 2 do
+        falls[#falls + 1] = string.format('(%.0f, %.0f)', life.lingering[j], life.lingering[j + 1])
+      end
+      line('lease life %s %s %.0f %.0f %.0f slots %.0f [%s] charge %s usage [%s] %s measured %.0f %.0f %s', holder,
+        hex(life.incarnation), life.sequence, life.nonce, life.answered, life.slots,
+        table.concat(falls, ', '), amounts(life.charge), table.concat(counters, ', '),
         asked(life.usage, REPORT_UNITS), life.measured_ms, life.measured[1], asked(life.measured, 2))
       for _, g in ipairs(life.grants) do
         local curve = {}

@@ -326,7 +326,7 @@ fn ordered(mut view: View) -> View {
 fn run(flavour: Flavour, calls_wanted: u64) {
     let mut rng = Rng::seeded("differential of leases");
     let server = RedisServer::start(flavour);
-    let client = redis::Client::open(server.unix_url()).expect("a URL");
+    let client = redis::Client::open(server.admin_url()).expect("a URL");
     let mut connection = client.get_connection().expect("a connection");
     let dump = dump_script();
     for script in [&*APPLY, &*LEND, &*VIEW, &dump] {

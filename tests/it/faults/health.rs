@@ -121,7 +121,7 @@ impl WithUser for RedisServer {
 fn with_user() -> Ground {
     let redis = RedisServer::start(Flavour::Redis7);
     redis.set_user();
-    let url = redis.url().replace("redis://", "redis://daemon:right@");
+    let url = format!("redis://daemon:right@{}", redis.address());
     Ground::by(redis, &url, "", &[])
 }
 

@@ -169,7 +169,7 @@ async fn a02_a_black_hole_costs_neither_time_nor_processor() {
 async fn a02_a_wrong_password_is_an_outage_until_it_is_right() {
     let redis = RedisServer::start(Flavour::Redis7);
     redis.cli(&["ACL", "SETUSER", "daemon", "on", ">s3cret-one", "~*", "&*", "+@all"]);
-    let url = redis.url().replace("redis://", "redis://daemon:s3cret-one@");
+    let url = format!("redis://daemon:s3cret-one@{}", redis.address());
     let mut ground = Ground::by(redis, &url, FALLBACKS, &[]);
     all_exact(&ground).await;
     ground.redis().cli(&["ACL", "SETUSER", "daemon", "resetpass", ">another"]);

@@ -12,7 +12,7 @@ impl World {
         let scenario = std::rc::Rc::clone(&self.scenario);
         let Some(calm_from_ms) = scenario.calm_from_ms else { return Ok(()) };
         let timing = &scenario.timing;
-        let needed_ms = scenario.quarantine_ms() + 2 * timing.renew_max_ms + 2_000;
+        let needed_ms = scenario.all_back_ms() + 2 * timing.renew_max_ms + 2_000;
         let calm_ms = scenario.duration_ms - calm_from_ms;
         assert!(calm_ms >= needed_ms, "{}: {calm_ms} ms of calm do not suffice", scenario.family);
         let mut alive = BTreeSet::new();

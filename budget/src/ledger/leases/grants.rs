@@ -4,22 +4,35 @@ use super::{Leases, holders::Record};
 use crate::{
     guard::{Guard, on},
     lease::{Amounts, NEWCOMERS_SHARE, SHARE_ONE, SyncAsk, Usage},
-    policy::Numbers,
-    units::{MICROS_PER_TOKEN, checked_div, div_ceil},
+    policy::{CurveStep, Numbers},
+    units::{MICROS_PER_TOKEN, PPM, checked_div, div_ceil},
 };
 
 /// Demand is measured over at least this long.
 const MEASURE_MS_MIN: i64 = 1_000;
 
+/// A share as it was chosen, in parts of [`SHARE_ONE`].
+#[derive(Clone, Copy, Default)]
+pub(super) struct Share {
+    /// What it is.
+    part: i64,
+    /// What must be left of all when it is given: where there is less for each holder than is of use, as many are served as
+    /// fit, and not one of them keeps out who is due a lease.
+    left: i64,
+}
+
 // === impl Leases ===
 
 impl Leases {
-    /// The holder's fair share by its demand, in parts of [`SHARE_ONE`].
-    pub(super) fn choose_share(&mut self, ask: &SyncAsk, now_ms: i64) -> i64 {
+    /// The holder's fair share by its demand.
+    pub(super) fn choose_share(&mut self, ask: &SyncAsk, now_ms: i64) -> Share {
         let permitted = self.whole.leases_permitted();
-        let smallest = smallest_share(&self.leasable(), &self.whole);
+        let leasable = self.leasable();
+        let smallest = |step: &CurveStep| smallest_share(&leasable, &self.whole, step);
+        let smallest: Vec<_> = self.terms.curve.0.iter().map(smallest).collect();
+        let least = smallest.first().map_or(1, |share| *share);
         let quota = self.whole.quota();
-        let Some(life) = self.life_mut(ask) else { return 0 };
+        let Some(life) = self.life_mut(ask) else { return Share::default() };
         let elapsed_ms = now_ms.saturating_sub(life.measured_ms);
         let fresh = life.answered == 0;
         let mut measured = None;
@@ -29,7 +42,7 @@ impl Leases {
             life.measured = ask.usage.clone();
             life.measured_ms = now_ms;
         }
-        let Some(record) = self.holders.get_mut(&ask.holder) else { return 0 };
+        let Some(record) = self.holders.get_mut(&ask.holder) else { return Share::default() };
         self.shares.remove(record.demand, record.weight);
         record.weight = ask.weight;
         let others = self.shares.weight;
@@ -49,25 +62,38 @@ impl Leases {
         self.shares.add(record.demand, record.weight);
         let available = SHARE_ONE.saturating_sub(NEWCOMERS_SHARE);
         let level = self.shares.level(available);
-        let (wanted, fits) = match level {
+        let fair = checked_div(available.saturating_mul(record.weight), self.shares.weight.max(1));
+        // Half its part of all there is is its own even if it does not ask for it: more would lie idle.
+        let own = record.demand.max(checked_div(fair, 2));
+        // What it should have, what it may have without others missing it, and what it may have at most.
+        let (wanted, part, most) = match level {
             Some(level) => {
                 let most = level.saturating_mul(record.weight);
-                (record.demand.min(most), smallest <= most)
+                (record.demand.min(most), own.min(most), most)
             }
             None => {
                 let spare = checked_div(record.demand.saturating_mul(available), self.shares.demand.max(1));
                 let room = available.saturating_sub(self.shares.demand).saturating_add(record.demand);
-                // What nobody asks for is spread over those who ask, but a guess is not doubled.
-                let most = if fresh { record.demand } else { record.demand.saturating_mul(2) };
-                (most.min(spare), smallest <= room)
+                // What nobody asks for is spread over those who ask, but a guess is not doubled, nor what may be left
+                // behind by the next crash.
+                let guessed = fresh || record.restarted_until_ms > now_ms;
+                let doubled = if guessed { record.demand } else { record.demand.saturating_mul(2) };
+                (doubled.min(spare), own.min(room), room)
             }
+        };
+        // Twice its part at most, and only who surely uses it: retries are asked for in vain, and demand is rounded up.
+        let surely = checked_div(record.demand, 2);
+        let crowded = least > most && least <= most.saturating_mul(2).min(surely);
+        let smallest = match smallest.iter().rev().find(|share| **share <= part) {
+            Some(share) => *share,
+            None if least <= most || crowded => least,
+            None => 0,
         };
         let idle = record.idle > 0 && on(Guard::IdleShrinks);
         let mut share = match (idle, record.idle) {
-            (true, 1) => smallest.min(record.share),
+            (true, 1) => smallest.max(least).min(record.share),
             (true, _) => 0,
-            (false, _) if fits => wanted.max(smallest),
-            (false, _) => wanted,
+            (false, _) => wanted.max(smallest),
         };
         // Small changes are not worth a message, unless there is not enough for all: what one keeps another lacks.
         let change = share.saturating_sub(record.share).saturating_abs();
@@ -75,49 +101,51 @@ impl Leases {
         if !idle && !matters && change <= checked_div(record.share, 8) {
             share = record.share;
         }
-        if !permitted || smallest > SHARE_ONE || share < smallest || record.revoked_until_ms > now_ms {
+        if !permitted || least > SHARE_ONE || share < least || record.revoked_until_ms > now_ms {
             share = 0;
         }
         record.share = share;
-        share
+        Share { part: share, left: if crowded { least } else { 0 } }
     }
 
     /// Rule 3, and what else limits a grant: the other incarnations of the same holder, permits in flight centrally, and
     /// an admission bucket that is booked ahead and needs its rate.
-    pub(super) fn clip(&mut self, ask: &SyncAsk, share: i64, in_flight: i64, booked: bool, now_ms: i64) -> Amounts {
+    pub(super) fn clip(&mut self, ask: &SyncAsk, share: Share, in_flight: i64, booked: bool, now_ms: i64) -> Amounts {
         let leasable = self.leasable();
         let unknown = if on(Guard::UnknownInGrants) { self.unknown(now_ms) } else { Amounts::default() };
         let whole_slots = self.whole.quota().slots;
-        let own = self.life_mut(ask).map(|life| life.charge.clone()).unwrap_or_default();
+        let (own, own_slots) = self.life_mut(ask).map(|life| (life.charge.clone(), life.slots)).unwrap_or_default();
         let of_holder = self.holders.get(&ask.holder).map(Record::charge).unwrap_or_default();
         let siblings = super::sum(&of_holder, &Amounts::default()).zip(&own, i64::saturating_sub);
         let others = self.charged.zip(&own, i64::saturating_sub);
         let less = |left: i64, taken: i64| left.saturating_sub(taken).max(0);
-        let mut value = leasable.scaled(share, SHARE_ONE);
+        let mut value = leasable.scaled(share.part, SHARE_ONE);
         if on(Guard::OneShareById) {
             value = value.zip(&siblings, less);
         }
         if on(Guard::WithinFree) {
             let mut free = leasable.zip(&others, less).zip(&unknown, less);
             // Slots that direct callers have in flight are charged already, so that they come free one by one and a later
-            // request finds them; else direct callers would take them again for ever.
+            // request finds them; else direct callers would take them again for ever. What the holder has is in flight
+            // with it, not with them: while others wait for theirs, it stays.
             let slots = value.slots.min(free.slots);
             let direct_slots = less(less(less(whole_slots, others.slots), unknown.slots), in_flight);
-            free.slots = free.slots.min(direct_slots);
+            free.slots = free.slots.min(direct_slots.max(own_slots));
             let step_ms = self.terms.curve.0.first().map_or(0, |step| step.duration_ms);
             if slots > free.slots
                 && let Some(life) = self.life_mut(ask)
             {
-                life.slots_linger = life.slots_linger.max(slots);
-                life.slots_until_ms = life.slots_until_ms.max(now_ms.saturating_add(step_ms));
+                life.lingering.add(slots, now_ms.saturating_add(step_ms));
             }
             if booked {
                 free.rate = free.rate.min(own.rate);
                 free.burst = free.burst.min(own.burst);
             }
+            let free = free.zip(&leasable.scaled(share.left, SHARE_ONE), less);
             value = value.zip(&free, i64::min);
         }
-        if is_too_small(&value, &self.whole) { value.map(|_| 0) } else { value }
+        let first = self.terms.curve.0.first().map_or_else(|| value.clone(), |step| value.step(step));
+        if is_too_small(&first, &self.whole) { value.map(|_| 0) } else { value }
     }
 }
 
@@ -134,21 +162,15 @@ fn is_too_small(value: &Amounts, numbers: &Numbers) -> bool {
     needed(value, numbers).any(|(held, least)| held < least) || (numbers.admission.is_some() && value.rate == 0)
 }
 
-/// The smallest share that is of use; above [`SHARE_ONE`] if there is none.
-fn smallest_share(leasable: &Amounts, numbers: &Numbers) -> i64 {
-    needed(leasable, numbers)
-        .map(
-            |(whole, least)| {
-                if whole < least {
-                    SHARE_ONE.saturating_add(1)
-                } else {
-                    div_ceil(least.saturating_mul(SHARE_ONE), whole)
-                }
-            },
-        )
-        .max()
-        .unwrap_or(1)
-        .max(1)
+/// The smallest share of which a step leaves what is of use; above [`SHARE_ONE`] if there is none. A step below a hundredth
+/// counts as one.
+fn smallest_share(leasable: &Amounts, numbers: &Numbers, step: &CurveStep) -> i64 {
+    let part_ppm = step.part_ppm.max(PPM / 100);
+    let share = |(whole, least): (i64, i64)| {
+        let least = div_ceil(least.saturating_mul(PPM), part_ppm);
+        if whole < least { SHARE_ONE.saturating_add(1) } else { div_ceil(least.saturating_mul(SHARE_ONE), whole) }
+    };
+    needed(leasable, numbers).map(share).max().unwrap_or(1).max(1)
 }
 
 /// The largest part of a quota that was asked for per second, in parts of [`SHARE_ONE`].

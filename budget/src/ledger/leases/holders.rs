@@ -1,5 +1,6 @@
 //! What is known of one holder id: its incarnations and the grants of each that may still be in use.
 
+use super::lingering::Lingering;
 use crate::{
     guard::{Guard, on},
     lease::{Amounts, Curve, Incarnation, Usage},
@@ -18,6 +19,8 @@ pub(crate) struct Record {
     pub(crate) idle: i64,
     /// An operator took its lease away until then.
     pub(crate) revoked_until_ms: i64,
+    /// It began a new life while an earlier one was charged: until then it may do so again.
+    pub(crate) restarted_until_ms: i64,
     /// When its charge changes next.
     pub(crate) due_ms: Option<i64>,
     /// The latest last.
@@ -36,9 +39,8 @@ pub(crate) struct Life {
     pub(crate) grants: Vec<Given>,
     /// Slots of the grants, without the lingering ones.
     pub(crate) slots: i64,
-    /// Slots of ended steps, whose permits may still be in flight, and until when.
-    pub(crate) slots_linger: i64,
-    pub(crate) slots_until_ms: i64,
+    /// Slots of ended steps, whose permits may still be in flight.
+    pub(crate) lingering: Lingering,
     /// What is charged now: the maximum over the grants.
     pub(crate) charge: Amounts,
     /// The last report.
@@ -73,7 +75,7 @@ impl Record {
         for life in &mut self.lives {
             life.step_down(now_ms, margin_ms);
         }
-        self.lives.retain(|life| !life.grants.is_empty() || life.slots_linger > 0);
+        self.lives.retain(|life| !life.grants.is_empty() || !life.lingering.is_empty());
     }
 
     pub(crate) fn next_change_ms(&self, now_ms: i64, margin_ms: i64) -> Option<i64> {
@@ -96,8 +98,7 @@ impl Life {
             answered: 0,
             grants: Vec::new(),
             slots: 0,
-            slots_linger: 0,
-            slots_until_ms: 0,
+            lingering: Lingering::default(),
             charge: Amounts::default(),
             measured: usage.clone(),
             usage,
@@ -107,9 +108,7 @@ impl Life {
 
     /// Drops what has ended and charges the maximum of what is left.
     pub(crate) fn step_down(&mut self, now_ms: i64, margin_ms: i64) {
-        if now_ms >= self.slots_until_ms {
-            self.slots_linger = 0;
-        }
+        self.lingering.drop_ended(now_ms);
         let ttl_ms = self.grants.iter().map(|grant| grant.permit_ttl_ms).max().unwrap_or(0);
         self.grants.retain(|grant| grant.step_at(now_ms, margin_ms).is_some());
         self.charge_again(now_ms, margin_ms, ttl_ms);
@@ -138,17 +137,15 @@ impl Life {
             step.map_or_else(|| most.clone(), |step| maximum(&most, &grant.value.step(step)))
         });
         if charge.slots < self.slots && on(Guard::SlotsLinger) {
-            // One lingering amount is kept: the larger one for the longer time.
-            self.slots_linger = self.slots.max(self.slots_linger);
-            self.slots_until_ms = self.slots_until_ms.max(now_ms.saturating_add(permit_ttl_ms));
+            self.lingering.add(self.slots, now_ms.saturating_add(permit_ttl_ms));
         }
         self.slots = charge.slots;
-        self.charge = Amounts { slots: charge.slots.max(self.slots_linger), ..charge };
+        self.charge = Amounts { slots: charge.slots.max(self.lingering.most()), ..charge };
     }
 
     fn next_change_ms(&self, now_ms: i64, margin_ms: i64) -> Option<i64> {
-        let linger = (self.slots_linger > 0).then_some(self.slots_until_ms);
-        self.grants.iter().filter_map(|grant| grant.step_end_ms(now_ms, margin_ms)).chain(linger).min()
+        let ends = self.grants.iter().filter_map(|grant| grant.step_end_ms(now_ms, margin_ms));
+        ends.chain(self.lingering.first_end_ms()).min()
     }
 }
 

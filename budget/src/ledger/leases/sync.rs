@@ -317,9 +317,13 @@ impl Leases {
             return None;
         }
         let life = Life::new(ask.incarnation, ask.counted.clone(), now_ms);
+        let watched_ms = self.terms.curve.total_ms().saturating_add(self.terms.margin_ms);
         match self.holders.get_mut(&ask.holder) {
             Some(record) if record.lives.len() >= INCARNATIONS_MAX => return None,
-            Some(record) => record.lives.push(life),
+            Some(record) => {
+                record.restarted_until_ms = now_ms.saturating_add(watched_ms);
+                record.lives.push(life);
+            }
             None => {
                 let record = Record {
                     weight: ask.weight,
@@ -327,6 +331,7 @@ impl Leases {
                     share: 0,
                     idle: 0,
                     revoked_until_ms: 0,
+                    restarted_until_ms: 0,
                     due_ms: None,
                     lives: vec![life],
                 };

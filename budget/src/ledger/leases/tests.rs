@@ -1,5 +1,7 @@
 //! One ledger and hand-written requests. The protocol as a whole, with real holders and faults, is in the simulator.
 
+mod sharing;
+
 use std::sync::Arc;
 
 use crate::{
@@ -10,7 +12,7 @@ use crate::{
         Timing, Usage,
     },
     ledger::{Ledger, Start},
-    policy::{Lease, Limit, Numbers, Policy, Spec},
+    policy::{CurveStep, Lease, Limit, Numbers, Policy, Spec},
     units::{MICROS_PER_TOKEN, Rate},
 };
 
@@ -204,18 +206,18 @@ fn a_smaller_grant_is_charged_like_the_old_one_until_it_is_quoted() {
     let mut caller = Caller::new("a", 1, &world);
     caller.next(0);
     world.grant(&mut caller);
-    // Idle: shrinks to the smallest share that is of use: a token of the retry burst.
+    // Idle: shrinks to the smallest share that is of use at every step: a token of the retry burst at the last one.
     world.at(5_000);
     caller.next(0);
     let shrunk = world.grant(&mut caller);
-    assert_eq!(shrunk.value.retry_burst, TOKEN);
-    assert_eq!(shrunk.value.rate, 10 * TOKEN);
+    assert_eq!(shrunk.value.retry_burst, 2 * TOKEN);
+    assert_eq!(shrunk.value.rate, 20 * TOKEN);
     assert_eq!(world.direct_rate(), 800 * TOKEN);
     // Acknowledged at once: what was given up is free.
     caller.next(0);
     let same = world.grant(&mut caller);
     assert_eq!(same.value, shrunk.value);
-    assert_eq!(world.direct_rate(), 990 * TOKEN);
+    assert_eq!(world.direct_rate(), 980 * TOKEN);
     // Idle again: nothing.
     world.at(10_000);
     caller.next(0);

@@ -173,7 +173,10 @@ fn parse(text: &str) -> Result<ConnectionInfo, InvalidConfig> {
         return Err(InvalidConfig::Scheme(scheme));
     }
     // The parser's own errors may quote what they were given.
-    url.into_connection_info().map_err(|_| InvalidConfig::Url)
+    let info = url.into_connection_info().map_err(|_| InvalidConfig::Url)?;
+    // Its name on each new connection would be one command more that budgetd's user must be allowed, and Redis 7.0 lacks.
+    let settings = info.redis_settings().clone().set_skip_set_lib_name();
+    Ok(info.set_redis_settings(settings))
 }
 
 fn address_of(info: &ConnectionInfo) -> String {

@@ -18,9 +18,15 @@ struct Worst {
 pub(super) fn judge(case: &Case<'_>, verdicts: &mut Vec<Verdict>, lines: &mut Vec<BoundLine>) {
     for unit in &case.policy.spec().units {
         let quantity = Quantity::Unit(unit.name.clone());
-        let mut costs: Vec<(i64, i64)> =
-            case.outcome.asks().filter(|ask| ask.via.admitted()).map(|ask| (ask.until_ns, ask.cost_micros)).collect();
-        costs.sort_unstable();
+        // Where estimates may be too low, what it really cost; that the estimates keep the bound follows.
+        let load = case.scenario.load.iter().filter_map(|load| load.cost.as_ref());
+        let actual = load.filter(|cost| cost.unit == unit.name).map(|cost| cost.actual).fold(1.0, f64::max);
+        let weight = |micros: i64| {
+            if case.spec.underestimated || case.spec.overuse { float(micros) * actual } else { float(micros) }
+        };
+        let admitted = case.outcome.asks().filter(|ask| ask.via.admitted());
+        let mut costs: Vec<(i64, f64)> = admitted.map(|ask| (ask.until_ns, weight(ask.cost_micros))).collect();
+        costs.sort_by_key(|(at_ns, _)| *at_ns);
         let Some(worst) = worst(unit, &costs) else { continue };
         let window_ms = (worst.until_ns - worst.from_ns) / 1_000_000 + 1;
         let bound = case.bound(window_ms);
@@ -33,6 +39,17 @@ pub(super) fn judge(case: &Case<'_>, verdicts: &mut Vec<Verdict>, lines: &mut Ve
             seen: format!("{spent:.0}, {:+.0} from the bound without terms", worst.micros / 1e6),
             passed: more.is_none_or(|more| worst.micros <= float(more) * 1e6),
         });
+        if let (Some(reaches), Some(allowed)) = (case.spec.reaches, more)
+            && case.spec.reached.as_ref() == Some(&unit.name)
+        {
+            let part = worst.micros / 1e6 / float(allowed.max(1));
+            verdicts.push(Verdict {
+                says: format!("{strategy}: {}", super::REACHES),
+                wanted: format!("≥ {reaches} of the {allowed} that may come on top in {window_ms} ms"),
+                seen: format!("{:.0} came on top, {part:.2} of it", worst.micros / 1e6),
+                passed: part >= reaches,
+            });
+        }
         lines.push(BoundLine {
             strategy,
             quantity: unit.name.clone(),
@@ -49,7 +66,7 @@ pub(super) fn judge(case: &Case<'_>, verdicts: &mut Vec<Verdict>, lines: &mut Ve
 }
 
 /// In one pass: `spent` is the largest sum beyond the rate of all windows that end now.
-fn worst(unit: &UnitLimit, costs: &[(i64, i64)]) -> Option<Worst> {
+fn worst(unit: &UnitLimit, costs: &[(i64, f64)]) -> Option<Worst> {
     let (num, den) = unit.limit.rate.fraction();
     let per_ns = float(num) / float(den) / 1e6 * 1.001;
     let burst = float(unit.limit.burst_tokens) * 1e6;
@@ -63,8 +80,8 @@ fn worst(unit: &UnitLimit, costs: &[(i64, i64)]) -> Option<Worst> {
             (beyond, spent, from_ns) = (0.0, 0.0, *until_ns);
         }
         at_ns = *until_ns;
-        beyond += float(*micros);
-        spent += float(*micros);
+        beyond += micros;
+        spent += micros;
         // A millisecond of the rate for counting in whole ones.
         let excess = beyond - burst - per_ns * 1e6;
         if worst.is_none_or(|worst| excess > worst.micros) {
@@ -88,7 +105,7 @@ mod tests {
         let rate = Rate::new(1_000, Period::Second).expect("a rate");
         let unit = UnitLimit { name: "tokens".to_owned(), limit: Limit { rate, burst_tokens: 500 } };
         let second = 1_000_000_000;
-        let costs = [(0, 400_000_000), (second / 2, 400_000_000), (10 * second, 700_000_000)];
+        let costs = [(0, 400e6), (second / 2, 400e6), (10 * second, 700e6)];
         let worst = worst(&unit, &costs).expect("there are windows");
         assert_eq!((worst.from_ns, worst.until_ns, worst.spent), (10 * second, 10 * second, 700e6));
         assert!((198e6..200e6).contains(&worst.micros), "{worst:?}");
