@@ -97,7 +97,7 @@ async fn readyz(State(http): State<Http>) -> Response {
     let ready = is_ready(state, &http.stop);
     let store = StoreHealth { kind: http.store_kind, up: state.up, degraded: state.is_degraded() };
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    let policy_error = http.policies.as_ref().and_then(|policies| policies.0.last_error());
+    let policy_error = http.policies.as_ref().and_then(|policies| policies.0.written_wrong());
     match serde_json::to_string(&Readiness { ready, store, policy_error }) {
         Ok(body) => (status, [(CONTENT_TYPE, "application/json")], body).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),

@@ -174,7 +174,7 @@ pub struct Policies {
     current: RwLock<Arc<Snapshot>>,
     /// The id of `current`'s version, set after it.
     current_id: AtomicI64,
-    last_error: Mutex<Option<String>>,
+    last_error: Mutex<Option<PoliciesError>>,
     source: Source,
     /// Highest version number seen anywhere.
     highest: AtomicI64,
@@ -299,7 +299,16 @@ impl Policies {
     /// Why the snapshot may not be what was written last; none while all is well.
     #[must_use]
     pub fn last_error(&self) -> Option<String> {
-        let stored = self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let stored = self.last_error.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(ToString::to_string);
+        stored.or_else(|| self.source.error().map(|error| error.text))
+    }
+
+    /// The same, but for a store that is away, which is told elsewhere: what somebody has written is wrong.
+    #[must_use]
+    pub fn written_wrong(&self) -> Option<String> {
+        let last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
+        let by_store = |error: &&PoliciesError| matches!(error, PoliciesError::Store(_) | PoliciesError::Contended);
+        let stored = last.as_ref().filter(|error| !by_store(error)).map(ToString::to_string);
         stored.or_else(|| self.source.error().map(|error| error.text))
     }
 

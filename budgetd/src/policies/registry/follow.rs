@@ -29,6 +29,23 @@ pub(super) enum Written {
     Conflict(Option<Document>),
 }
 
+// === impl Inner ===
+
+impl Inner {
+    /// Lets go of switches thrown here that are stored, or that somebody has since then thrown otherwise elsewhere: the
+    /// later word counts.
+    fn forget_overtaken(&mut self) {
+        let stored = &self.content.switches;
+        self.thrown.retain(|target, thrown| match (stored.get(target), &thrown.switch) {
+            (None, None) => false,
+            (None, Some(_)) => true,
+            (Some(there), new) => there.at_ms <= thrown.at_ms && Some(there) != new.as_ref(),
+        });
+    }
+}
+
+// === impl Policies ===
+
 impl Policies {
     /// Reads the document and brings this replica and the repository in step.
     pub(super) async fn follow(&self, inner: &mut Inner) -> Result<(), PoliciesError> {
@@ -78,13 +95,7 @@ impl Policies {
         if inner.pending.as_ref().is_some_and(|file| imported == Some(&file.hash)) {
             inner.pending = None;
         }
-        let Inner { content, thrown, .. } = inner;
-        thrown.retain(|target, thrown| match (content.switches.get(target), &thrown.switch) {
-            (None, None) => false,
-            (None, Some(_)) => true,
-            // What somebody has done since then elsewhere is the later word.
-            (Some(there), new) => there.at_ms <= thrown.at_ms && Some(there) != new.as_ref(),
-        });
+        inner.forget_overtaken();
         let due = Draft::due(inner, self.now_ms())?;
         if due.is_none() && inner.held.is_none() && self.snapshot().is_refusing() {
             self.publish(PolicyVersion::default(), inner);
@@ -119,6 +130,7 @@ impl Policies {
         match decoded {
             Ok(content) => {
                 inner.content = content;
+                inner.forget_overtaken();
                 inner.held = Some(stored.clone());
                 inner.rejected = None;
                 self.publish(stored.version, inner);
@@ -240,13 +252,14 @@ impl Policies {
     /// Remembers why following the repository did not work, and logs it when that changes.
     pub(super) fn note(&self, result: &Result<(), PoliciesError>) {
         let mut last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = result.as_ref().err().map(ToString::to_string);
-        if *last != now {
-            match &now {
+        let now = result.as_ref().err();
+        let why = now.map(ToString::to_string);
+        if last.as_ref().map(ToString::to_string) != why {
+            match why {
                 Some(why) => error!(why, "policies cannot be brought up to date; the last good ones stay"),
                 None => info!("policies are up to date again"),
             }
-            *last = now;
+            *last = now.cloned();
         }
     }
 }

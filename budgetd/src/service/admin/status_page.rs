@@ -60,7 +60,7 @@ impl<S: Store> Admin<S> {
             replica_id: self.0.policies.replica().to_owned(),
             replicas,
             kill_switches: kill_switches.map(|(target, switch)| kill_switch(target, switch)).collect(),
-            policy_error: self.0.policies.last_error(),
+            policy_error: self.0.policies.written_wrong(),
             now_ms: moment(self.0.policies.now_ms()),
             version: Some(snapshot.version().into()),
             store: self.0.store_kind.name.to_owned(),
