@@ -74,6 +74,12 @@ pub enum PolicyFileError {
         /// As given.
         path: PathBuf,
     },
+    /// A directory without policy files: most likely the wrong one, or a mount that failed.
+    #[error("policy directory {}: has no file that ends in .toml", path.display())]
+    NoFiles {
+        /// As given.
+        path: PathBuf,
+    },
     /// Nothing is written there, where something was.
     #[error("policy file {}: holds no policy", path.display())]
     Empty {
@@ -109,7 +115,7 @@ impl PolicyFileError {
             Self::Unreadable { .. } => "unreadable",
             Self::TooLarge { .. } => "too_large",
             Self::TooMany { .. } => "too_many",
-            Self::Empty { .. } => "empty",
+            Self::NoFiles { .. } | Self::Empty { .. } => "empty",
             Self::NotUtf8 { .. } => "not_utf8",
             Self::Invalid(_) => "invalid",
         }
@@ -203,6 +209,9 @@ fn files_of(directory: &Path) -> Result<Vec<PathBuf>, PolicyFileError> {
         if files.len() > FILES_MAX {
             return Err(PolicyFileError::TooMany { path: directory.to_owned() });
         }
+    }
+    if files.is_empty() {
+        return Err(PolicyFileError::NoFiles { path: directory.to_owned() });
     }
     files.sort();
     Ok(files)

@@ -1,5 +1,6 @@
 //! The policies of this replica: follows the stored document and writes it.
 
+mod asks;
 mod drafts;
 mod follow;
 mod source;
@@ -16,7 +17,10 @@ use std::{
 use budget::{ids::PolicyVersion, units::EXACT_MAX};
 use tracing::warn;
 
-pub use self::source::SourceError;
+pub use self::{
+    asks::{Edit, How, Rollback, Switched, Switching},
+    source::SourceError,
+};
 use self::{drafts::Draft, follow::Written, source::Source};
 use super::{
     By, SWITCHES_MAX,
@@ -102,72 +106,6 @@ pub enum PoliciesError {
     Store(#[from] StoreError),
 }
 
-/// A change of one rule.
-#[derive(Clone, Debug, Default)]
-pub struct Edit {
-    /// A name, a pattern ending in `*`, or `defaults`.
-    pub name: String,
-    /// Its new text; none: the rule goes, or its override ends.
-    pub text: Option<String>,
-    /// What the policies must be of.
-    pub expected: PolicyVersion,
-    /// How.
-    pub how: How,
-    /// Who, and why.
-    pub by: By,
-}
-
-/// A return to the rules of an earlier version.
-#[derive(Clone, Debug, Default)]
-pub struct Rollback {
-    /// That version's number.
-    pub to: i64,
-    /// What the policies must be of.
-    pub expected: PolicyVersion,
-    /// How.
-    pub how: How,
-    /// Who, and why.
-    pub by: By,
-}
-
-/// How a change deals with the rules that files manage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum How {
-    /// It is refused.
-    #[default]
-    Plain,
-    /// It holds for so long, for other rules as well.
-    OverrideForMs(i64),
-    /// They no longer belong to their file, until its content changes.
-    TakeOver,
-}
-
-/// A throw of the kill switch.
-#[derive(Clone, Debug, Default)]
-pub struct Switching {
-    /// A name, a pattern ending in `*`, or `*` for everywhere.
-    pub target: String,
-    /// Retries on or off.
-    pub enabled: bool,
-    /// Off for so long.
-    pub for_ms: Option<i64>,
-    /// Who, and why.
-    pub by: By,
-}
-
-/// What a switch of retries led to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Switched {
-    /// Of the policies now.
-    pub version: PolicyVersion,
-    /// Retries were switched on for the target but stay off by this wider one.
-    pub still_off_by: Option<String>,
-    /// Retries are off until then.
-    pub until_ms: Option<i64>,
-    /// The store is away: so far this holds at this replica alone.
-    pub pending: bool,
-}
-
 /// The policies of this replica. [`Policies::snapshot`] is what is in force.
 pub struct Policies {
     repository: Box<dyn AnyRepository>,
@@ -240,12 +178,13 @@ impl Policies {
         clock: Clock,
     ) -> Result<Self, PoliciesError> {
         let source = Source::default();
-        let pending = match file.map(|path| PolicyFile::read_timed(path, timing)).transpose()? {
-            Some(file) if file.set.is_empty() => {
-                source.empty(file.hash);
+        let read = |path: &Path| PolicyFile::read_timed(path, timing).map(|file| (path.to_owned(), file));
+        let pending = match file.map(read).transpose()? {
+            Some((path, file)) if file.set.is_empty() => {
+                source.empty(&path, file.hash);
                 None
             }
-            Some(file) => {
+            Some((_, file)) => {
                 source.good(&file.hash);
                 Some(file)
             }

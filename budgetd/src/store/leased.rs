@@ -69,11 +69,10 @@ impl<S: Store> WithLeases<S> {
         self.leasing.dependency(&Dependency::from(dependency.clone())).ok()
     }
 
-    /// As far as it is known here; an agent learns it with its leases.
+    /// As far as it is known here: what others switch an agent learns with its leases.
     fn retries_off(&self, dependency: &DependencyId) -> bool {
         let resolved = self.policies.snapshot().resolve(dependency);
-        self.scope == Scope::Permitted
-            && resolved.is_ok_and(|resolved| resolved.retries_off && !resolved.numbers.shadow)
+        resolved.is_ok_and(|resolved| resolved.retries_off && !resolved.numbers.shadow)
     }
 
     async fn reserve(

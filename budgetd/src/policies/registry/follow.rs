@@ -192,11 +192,14 @@ impl Policies {
         target: String,
         thrown: Thrown,
     ) -> Result<Switched, PoliciesError> {
-        match &error {
+        let is_away = matches!(
+            error,
             PoliciesError::Store(
-                StoreError::Away(_) | StoreError::Lost(_) | StoreError::NeverReached(_) | StoreError::Overloaded,
-            ) if inner.thrown.len() < SWITCHES_MAX => {}
-            _ => return Err(error),
+                StoreError::Away(_) | StoreError::Lost(_) | StoreError::NeverReached(_) | StoreError::Overloaded
+            )
+        );
+        if !is_away || inner.thrown.len() >= SWITCHES_MAX {
+            return Err(error);
         }
         let enabled = thrown.switch.is_none();
         let until_ms = thrown.switch.as_ref().and_then(|switch| switch.until_ms);

@@ -51,11 +51,9 @@ impl Source {
     }
 
     /// At the start nothing is in force that an empty file could wipe.
-    pub(super) fn empty(&self, hash: String) {
-        let text = "the policy files hold no policy; nothing is imported".to_owned();
-        warn!("{text}");
+    pub(super) fn empty(&self, path: &Path, hash: String) {
+        warn!(path = %path.display(), "the policy file holds no policy; it is not imported");
         *self.hash.lock().unwrap_or_else(PoisonError::into_inner) = Some(hash);
-        *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(SourceError { kind: "empty", text });
     }
 
     fn refuse(&self, refused: &PolicyFileError) {

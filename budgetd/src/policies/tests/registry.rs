@@ -244,7 +244,8 @@ async fn a14_a_bad_file_is_refused_at_start_and_leaves_the_policies_at_reload() 
     assert!(matches!(error, PoliciesError::File(PolicyFileError::Missing { .. })), "{error}");
     assert!(Policies::start(Arc::clone(&fake), Some(&file.path())).await.is_err());
     // A directory without policy files holds no policy either.
-    policies.import(file.0.path()).await.unwrap();
+    let error = policies.import(file.0.path()).await.unwrap_err().to_string();
+    assert!(error.ends_with("has no file that ends in .toml"), "{error}");
     assert_eq!(policies.source_error().unwrap().kind, "empty");
     // Truncated to nothing: it holds no policy, and wipes none.
     file.write("");

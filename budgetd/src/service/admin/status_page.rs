@@ -16,7 +16,7 @@ use futures::{StreamExt, stream};
 use tonic::Status;
 
 use super::{
-    Admin, PAGE_SIZE_MAX, page_size, page_token,
+    Admin, PAGE_BYTES_MAX, PAGE_SIZE_MAX, page_size, page_token,
     policies::{kill_switch, kill_switch_of, moment, origin},
 };
 use crate::{
@@ -48,8 +48,16 @@ impl<S: Store> Admin<S> {
         let mut dependencies = Vec::with_capacity(names.len());
         let mut statuses =
             stream::iter(names).map(|name| self.dependency(&snapshot, name, listed)).buffered(VIEWS_AT_ONCE);
+        let (mut bytes, mut next_page_token) = (0, next_page_token);
         while let Some(status) = statuses.next().await {
-            dependencies.extend(status?);
+            let Some(row) = status? else { continue };
+            bytes += row_bytes(&row);
+            if let Some(last) = dependencies.last().filter(|_| listed && bytes > PAGE_BYTES_MAX) {
+                let last: &pb::DependencyStatus = last;
+                next_page_token = Some(last.name.clone());
+                break;
+            }
+            dependencies.push(row);
         }
         let (replicas, kill_switches) = if after.is_none() {
             (self.replicas().await, snapshot.switches().iter().take(SWITCHES_SHOWN))
@@ -182,6 +190,14 @@ impl<S: Store> Admin<S> {
             lending: view.lending.map(|lending| convert::lending_message(&lending, &unit_names(resolved))),
         }
     }
+}
+
+/// About.
+fn row_bytes(row: &pb::DependencyStatus) -> usize {
+    let texts = row.name.len() + row.rule.len() + row.file.as_ref().map_or(0, String::len);
+    let windows = row.fleet.iter().chain(&row.replica);
+    let refusals = windows.map(|window| window.refusals.len() + window.would_be_refusals.len()).sum::<usize>();
+    512 + texts + 96 * row.units.len() + 20 * refusals
 }
 
 fn counters(counters: &Counters) -> pb::Counters {
