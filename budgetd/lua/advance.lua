@@ -6,6 +6,7 @@ if l then
     elapsed = 0
   end
   --if leased
+  quiet = elapsed
   if lending then
     elapsed = pay_debt(elapsed)
   end

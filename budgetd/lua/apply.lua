@@ -708,7 +708,7 @@ elseif has_ask == 1 then
 end
 local lends = lending and not fresh
 out[at + 1], out[at + 2] = lends and lending.number or 0, lends and lending.id or 0
-out[at + 3], out[at + 4] = lends and lending.holders or 0, lends and not is_over(now) and 1 or 0
+out[at + 3], out[at + 4] = lends and lending.holders or 0, lends and needs_beats(now) and 1 + quiet or 0
 at = at + 4
 for i = 1, #answer do
   out[at + i] = answer[i]

@@ -374,6 +374,23 @@ local function is_over(now)
   return lending.holders == 0 and now >= slots_until() and now >= lending.wait
 end
 
+-- Whether ledger time needs heartbeats: something is lent or unknown; or leases are permitted, so that no call advances
+-- time by more than a step, and there is something that time brings back.
+local function needs_beats(now)
+  if not is_over(now) then
+    return true
+  end
+  local function fills(at, i)
+    return n[i] > 0 and l[at] < n[i + 2]
+  end
+  local gains = (n[N_LIMITED] == 1 and fills(L_ADMISSION, N_ADMISSION)) or fills(L_RETRY, N_RETRY)
+    or (lending.terms.slots_limited and l[L_IN_FLIGHT] > 0)
+  for i = 0, l[L_UNIT_COUNT] - 1 do
+    gains = gains or fills(L_UNITS + i * L_UNIT + 1, N_UNITS + i * UNIT_NUMBERS + 1)
+  end
+  return permits() and gains
+end
+
 -- The part of Ledger::begin that concerns leases, after refilling. adopted: newer numbers, or nil.
 local function begin_lending(adopted)
   local now = l[L_NOW]

@@ -1,4 +1,4 @@
--- Takes apart the ledger that read.lua has read; advance.lua brings it to the present. Together they mirror the first half
+-- Takes apart the ledger that read.lua or group.lua has read; advance.lua brings it to the present. Together they mirror the first half
 -- of Ledger::begin in budget/src/ledger.rs. They write nothing. What comes behind finds l, the ledger, or nil if there is
 -- none, and n, its numbers.
 --

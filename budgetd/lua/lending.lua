@@ -195,6 +195,9 @@ local function unpack_terms(packed, p)
   return t, p
 end
 
+-- Since the last call, whoever made it.
+local quiet = 0
+
 -- nil if leases are not permitted and none is out.
 local lending, lending_dirty = nil, false
 

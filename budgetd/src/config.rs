@@ -274,12 +274,11 @@ fn judge_exposure(name: &'static str, address: Option<SocketAddr>, insecure: boo
     }
 }
 
-/// A word about one process is none about a store that outlives it.
+/// An agent has no ledgers to begin.
 fn judge_word(store: &StoreChoice, no_leases_out: bool) -> Result<bool, InvalidConfig> {
     match store {
-        StoreChoice::Redis(_) | StoreChoice::Upstream(_) if no_leases_out => {
-            let rule = "is a word about the memory store, whose leases end with its process; a shared store may have \
-                        lent through other replicas";
+        StoreChoice::Upstream(_) if no_leases_out => {
+            let rule = "is a word to whoever has the ledgers: the budgetd that this agent asks";
             Err(invalid("no-leases-out", true, rule))
         }
         StoreChoice::Memory | StoreChoice::Redis(_) | StoreChoice::Upstream(_) => Ok(no_leases_out),

@@ -214,7 +214,11 @@ impl Server {
                 let clock = self.clock.clone();
                 let policies = Arc::new(Policies::start_timed(repository, policy_file, timing, clock).await?);
                 let sharers = Arc::new(Sharers::new(1));
-                let ledgers = RedisStore::start(redis, Arc::clone(&policies), Arc::clone(&sharers)).await;
+                let word = self.config.no_leases_out;
+                if word {
+                    tracing::warn!("an operator's word: no lease given through this server is in use");
+                }
+                let ledgers = RedisStore::start(redis, Arc::clone(&policies), Arc::clone(&sharers), word).await;
                 let replicas = Arc::clone(&sharers);
                 let store = WithFallback::new(ledgers, Arc::clone(&policies), replicas, self.clock.clone());
                 let store = Arc::new(store);

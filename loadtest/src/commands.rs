@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     env, fs,
     path::PathBuf,
-    process::ExitCode,
+    process::{Command, ExitCode},
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -41,6 +41,9 @@ pub(crate) struct Options {
     /// Write the first scenario as a small picture, SVG, to this file too.
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
+    /// Open the page in a browser.
+    #[arg(long)]
+    open: bool,
     /// Show no progress.
     #[arg(long)]
     quiet: bool,
@@ -131,7 +134,12 @@ fn run_all(
     if let Some(path) = &options.picture {
         report::save_picture(&run, path)?;
     }
-    println!("{}", page.display());
+    // Terminals make a link of it.
+    println!("file://{}", page.canonicalize().unwrap_or(page.clone()).display());
+    if options.open {
+        let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+        Command::new(opener).arg(&page).spawn().map_err(|error| format!("{opener}: {error}"))?;
+    }
     let mut verdicts = run.scenarios.iter().flat_map(|scenario| &scenario.verdicts);
     Ok(if verdicts.all(|verdict| verdict.passed) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

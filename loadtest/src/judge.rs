@@ -14,21 +14,30 @@ use crate::{
 };
 use gauge::Measured;
 
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Judged {
+    /// What no machine may break, however busy it is: accounts and bounds.
+    pub(crate) promises: Vec<Verdict>,
+    /// What shows in a run under the load that was planned.
+    pub(crate) accepted: Vec<Verdict>,
+    pub(crate) bound: Vec<BoundLine>,
+}
+
 /// Judges all runs of a scenario.
-pub(crate) fn judge(scenario: &Scenario, outcomes: &[Outcome]) -> Result<(Vec<Verdict>, Vec<BoundLine>), Error> {
-    let mut verdicts = vec![accounts(outcomes)];
+pub(crate) fn judge(scenario: &Scenario, outcomes: &[Outcome]) -> Result<Judged, Error> {
+    let mut judged = Judged { promises: vec![accounts(outcomes)], ..Judged::default() };
     for accept in &scenario.accept {
-        verdicts.extend(accepted(scenario, accept, outcomes)?);
+        judged.accepted.extend(accepted(scenario, accept, outcomes)?);
     }
-    let mut lines = Vec::new();
     if let Some(spec) = &scenario.bound {
         for outcome in outcomes.iter().filter(|outcome| outcome.strategy.has_budgetd()) {
-            let (judged, explained) = bound::judge(scenario, spec, outcome)?;
-            verdicts.extend(judged);
-            lines.extend(explained);
+            let (verdicts, lines) = bound::judge(scenario, spec, outcome)?;
+            judged.promises.extend(verdicts);
+            judged.bound.extend(lines);
         }
     }
-    Ok((verdicts, lines))
+    Ok(judged)
 }
 
 /// Who a run was, in verdicts.

@@ -10,7 +10,10 @@ mod tests;
 
 use std::{collections::BTreeSet, time::Duration};
 
-use budgetd::config::{LeaseTiming, Span, TimingSettings};
+use budgetd::{
+    config::{LeaseTiming, Span, TimingSettings},
+    policies::PolicySet,
+};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use accept::{Accept, Gauge, Over};
@@ -311,7 +314,13 @@ impl Scenario {
             return Err("fleet.replicas is more than 1, which needs store = \"redis\"".to_owned());
         }
         let timing = self.timing()?;
-        budgetd::policies::PolicySet::parse_timed("policy", &self.policy, timing).map_err(|error| error.to_string())?;
+        let policies = PolicySet::parse_timed("policy", &self.policy, timing).map_err(|error| error.to_string())?;
+        let rule = policies.rule(DEPENDENCY).ok_or_else(|| format!("policy has no section for {DEPENDENCY}"))?;
+        for cost in self.load.iter().filter_map(|load| load.cost.as_ref()) {
+            if rule.policy.spec().units.iter().all(|unit| unit.name != cost.unit) {
+                return Err(format!("load costs {:?}, a unit that policy does not have", cost.unit));
+            }
+        }
         self.dependency.judge()?;
         for fault in &self.faults {
             fault.judge(self)?;

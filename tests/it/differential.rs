@@ -24,15 +24,17 @@ use budget_tests::{
     rng::Rng,
 };
 use budgetd::store::redis::{
-    codec::{Apply, Reply, pack_numbers, read_reply, reservation_of},
-    keys::Keys,
+    codec::{Group, Member, Reply, pack_numbers, read_reply, reservation_of, split_reply},
+    keys::{DependencyKeys, Keys},
     scripts::{APPLY, By, Script},
 };
-use deadpool_redis::redis::{self, Value};
+use deadpool_redis::redis::{self, Cmd, Value};
 use worlds::{OPERATIONS, Source};
 
 /// Worlds that advance side by side, so that one round trip serves many.
 const WORLDS: usize = 64;
+/// Each so-manieth world has a twin: its ledger once more, decided by the same script calls.
+const TWINS_EVERY: usize = 4;
 /// Calls after which a world is replaced by a new one.
 const CALLS_PER_WORLD: usize = 1_500;
 /// Each kind of answer must be seen this often per million steps.
@@ -232,6 +234,17 @@ fn sorted(mut lines: Vec<String>) -> Vec<String> {
     lines
 }
 
+fn dump_command(dump: &Script, keys: &DependencyKeys, operations: &[OperationId]) -> Cmd {
+    let ledger_keys = keys.of_every_batch();
+    let mut command = dump.call(By::Digest, ledger_keys.len() + operations.len() + 4);
+    command.arg(&ledger_keys[..]);
+    for operation in operations {
+        command.arg(keys.operation(operation));
+    }
+    command.arg(&keys.of_lending()[..]).arg(&OPERATIONS[..]);
+    command
+}
+
 fn run(flavour: Flavour, steps_wanted: u64) {
     let mut rng = Rng::seeded("differential");
     let server = RedisServer::start(flavour);
@@ -241,7 +254,12 @@ fn run(flavour: Flavour, steps_wanted: u64) {
     for script in [&*APPLY, &dump] {
         script.load().exec(&mut connection).expect("a script");
     }
-    let keys = Keys::new("diff").expect("a prefix");
+    let namespaces = ["diff", "twin"].map(|prefix| Keys::new(prefix).expect("a prefix"));
+    let ledgers = |at: usize, world: &World| -> Vec<DependencyKeys> {
+        let name = DependencyId::new(&world.name).expect("a name");
+        let twins = if at.is_multiple_of(TWINS_EVERY) { 2 } else { 1 };
+        namespaces[..twins].iter().map(|keys| keys.dependency(&name)).collect()
+    };
     let operations = OPERATIONS.map(|id| OperationId::new(id).expect("an id"));
     let mut made = 0;
     let mut world = |rng: &mut Rng| {
@@ -254,31 +272,30 @@ fn run(flavour: Flavour, steps_wanted: u64) {
     while steps < steps_wanted {
         let rounds: Vec<Round> = worlds.iter_mut().map(World::round).collect();
         let mut pipeline = redis::pipe();
-        for (world, round) in worlds.iter().zip(&rounds) {
-            let keys = keys.dependency(&DependencyId::new(&world.name).expect("a name"));
-            let apply = Apply {
-                keys: &keys,
-                now_ms: &round.call.now_ms.to_string(),
-                version: round.call.version,
-                force: round.call.force,
-                numbers: &pack_numbers(&round.call.numbers),
-            };
-            pipeline.add_command(apply.command(By::Digest, round.call.steps.iter().map(|step| (step, 0))));
-            let ledger_keys = keys.of_every_batch();
-            let mut command = dump.call(By::Digest, ledger_keys.len() + operations.len() + 4);
-            command.arg(&ledger_keys[..]);
-            for operation in &operations {
-                command.arg(keys.operation(operation));
+        for (at, (world, round)) in worlds.iter().zip(&rounds).enumerate() {
+            let Call { version, force, now_ms, .. } = round.call;
+            let numbers = pack_numbers(&round.call.numbers);
+            let steps = round.call.steps.iter().map(|step| (step, 0));
+            let ledgers = ledgers(at, world);
+            let members: Vec<_> =
+                ledgers.iter().map(|keys| Member { keys, numbers: &numbers, steps: steps.clone() }).collect();
+            let group = Group { now_ms: &now_ms.to_string(), version, force };
+            pipeline.add_command(group.command(By::Digest, &members));
+            for keys in &ledgers {
+                pipeline.add_command(dump_command(&dump, keys, &operations));
             }
-            command.arg(&keys.of_lending()[..]).arg(&OPERATIONS[..]);
-            pipeline.add_command(command);
         }
         let replies: Vec<Value> = pipeline.query(&mut connection).expect("replies");
-        for ((world, round), reply) in worlds.iter_mut().zip(&rounds).zip(replies.chunks(2)) {
+        let mut replies = replies.into_iter();
+        for (at, (world, round)) in worlds.iter_mut().zip(&rounds).enumerate() {
             let context = || format!("{} call {}: {:#?}", world.name, world.calls, round.call);
+            let twins = ledgers(at, world).len();
+            let decided = split_reply(replies.next().expect("a reply"), twins);
+            let states: Vec<Value> = replies.by_ref().take(twins).collect();
+            assert!(decided.iter().all(|reply| *reply == decided[0]), "twins differ: {decided:?} in {}", context());
             let answered =
-                read_reply(reply[0].clone(), round.call.version, &round.call.numbers, round.call.steps.iter())
-                    .unwrap_or_else(|error| panic!("{error}: {:?} in {}", reply[0], context()));
+                read_reply(decided[0].clone(), round.call.version, &round.call.numbers, round.call.steps.iter())
+                    .unwrap_or_else(|error| panic!("{error}: {:?} in {}", decided[0], context()));
             match (&round.expected, &answered) {
                 (Ok(expected), Reply::Done { answers, version, .. }) => {
                     assert_eq!(answers, expected, "answers differ (left Redis) in {}", context());
@@ -293,8 +310,10 @@ fn run(flavour: Flavour, steps_wanted: u64) {
                 }
                 (expected, answered) => panic!("{expected:?} against {answered:?} in {}", context()),
             }
-            let state = dump_lines(&reply[1]);
-            assert_eq!(sorted(state), sorted(world.dump.clone()), "state differs (left Redis) after {}", context());
+            for state in &states {
+                let state = sorted(dump_lines(state));
+                assert_eq!(state, sorted(world.dump.clone()), "state differs (left Redis) after {}", context());
+            }
             steps += round.call.steps.len() as u64;
         }
         for slot in &mut worlds {

@@ -282,37 +282,63 @@ async fn a20_odd_names_and_namespaces_never_share_state() {
     assert_eq!(keys.len(), 2 * names.len());
 }
 
+/// Such a server refuses a script call for several dependencies, whose keys are in different slots.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_of_a_cluster_has_each_dependency_in_a_call_of_its_own() {
+    for flavour in Flavour::ALL {
+        let server = RedisServer::start_with(flavour, &["--cluster-enabled", "yes"]);
+        server.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+        eventually(BOUND, "the cluster serves", async || {
+            let info: String = from_redis_value(server.cli(&["CLUSTER", "INFO"])).unwrap();
+            info.contains("cluster_state:ok")
+        })
+        .await;
+        let replica = Replica::connect(&server.url()).await;
+        let per_thousand = load(&replica, 64, 4_000, |caller| format!("d{}", caller % 32)).await;
+        assert!(per_thousand > 100.0, "{per_thousand} script calls per 1,000 calls");
+        for at in 0..32 {
+            assert_eq!(replica.view(dependency_static(at).as_str()).await.unwrap().in_flight, 0);
+        }
+    }
+}
+
 /// Seen to fail with `CORRUPT` and `WRONGTYPE` taken for an outage: callers get the fallback, and the store goes down.
 #[tokio::test]
 async fn a06_a_foreign_value_under_a_key_fails_that_dependency_only() {
-    let server = RedisServer::start(Flavour::Redis7);
-    let replica = Replica::connect(&server.url()).await;
-    let foreign: [&[&str]; 5] = [
-        &["SET", "budgetd:{text}:s", "hello"],
-        &["RPUSH", "budgetd:{list}:s", "x"],
-        &["SET", "budgetd:{empty}:s", ""],
-        &["HSET", "budgetd:{hash}:s", "s", "junk"],
-        &["SET", "budgetd:{long}:s", &"x".repeat(400)],
-    ];
-    for command in foreign {
-        server.cli(command);
-    }
-    for round in 0..5 {
-        for name in ["text", "list", "empty", "hash", "long"] {
-            let failed = replica.step(name, original(fresh_id())).await;
-            assert!(matches!(failed, Err(StoreError::Corrupt(_))), "{name}, round {round}: {failed:?}");
-            assert!(replica.store.view(&dependency(name), soon()).await.is_err(), "{name}");
+    for flavour in Flavour::ALL {
+        let server = RedisServer::start(flavour);
+        let replica = Replica::connect(&server.url()).await;
+        let foreign: [&[&str]; 5] = [
+            &["SET", "budgetd:{text}:s", "hello"],
+            &["RPUSH", "budgetd:{list}:s", "x"],
+            &["SET", "budgetd:{empty}:s", ""],
+            &["HSET", "budgetd:{hash}:s", "s", "junk"],
+            &["SET", "budgetd:{long}:s", &"x".repeat(400)],
+        ];
+        for command in foreign {
+            server.cli(command);
         }
-        assert!(replica.admits("sane", fresh_id()).await);
+        for round in 0..5 {
+            for name in ["text", "list", "empty", "hash", "long"] {
+                let failed = replica.step(name, original(fresh_id())).await;
+                assert!(matches!(failed, Err(StoreError::Corrupt(_))), "{name}, round {round}: {failed:?}");
+                assert!(replica.store.view(&dependency(name), soon()).await.is_err(), "{name}");
+            }
+            assert!(replica.admits("sane", fresh_id()).await);
+        }
+        // In one script call with sane ones too.
+        let names = ["text", "sane", "list", "sound", "hash"];
+        let mixed = join_all((0..40).map(|at| replica.step(names[at % names.len()], original(fresh_id()))));
+        for (at, outcome) in mixed.await.into_iter().enumerate() {
+            let sane = names[at % names.len()].starts_with('s');
+            assert!(
+                if sane { outcome.is_ok() } else { matches!(outcome, Err(StoreError::Corrupt(_))) },
+                "{at}: {outcome:?}"
+            );
+        }
+        server.cli(&["DEL", "budgetd:{text}:s"]);
+        assert!(replica.admits("text", fresh_id()).await, "it heals when the foreign value goes");
     }
-    // In one pipeline with sane ones too.
-    let mixed =
-        join_all((0..40).map(|at| replica.step(if at % 2 == 0 { "text" } else { "sane" }, original(fresh_id()))));
-    for (at, outcome) in mixed.await.into_iter().enumerate() {
-        assert_eq!(outcome.is_ok(), at % 2 == 1);
-    }
-    server.cli(&["DEL", "budgetd:{text}:s"]);
-    assert!(replica.admits("text", fresh_id()).await, "it heals when the foreign value goes");
 }
 
 /// Seen to fail with `PX` left out where `apply.lua` writes the ledger.

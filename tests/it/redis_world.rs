@@ -57,7 +57,7 @@ impl Replica {
         let repository = RedisRepository::new(Arc::clone(&redis));
         let policies = Arc::new(Policies::start(repository, None).await.unwrap());
         let sharers = Arc::new(Sharers::new(1));
-        let store = RedisStore::start(Arc::clone(&redis), Arc::clone(&policies), Arc::clone(&sharers)).await;
+        let store = RedisStore::start(Arc::clone(&redis), Arc::clone(&policies), Arc::clone(&sharers), false).await;
         Self { redis, policies, sharers, store: Arc::new(store) }
     }
 

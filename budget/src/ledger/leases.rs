@@ -21,7 +21,7 @@ use crate::{
     bucket::Bucket,
     guard::{Guard, on},
     lease::{Amounts, EPOCH_NUMBER_MAX, Epoch, Ground, HolderId, Incarnation},
-    policy::{LeaseNumbers, Numbers},
+    policy::{BucketNumbers, LeaseNumbers, Numbers},
     units::{MICROS_PER_TOKEN, PPM},
 };
 use holders::Record;
@@ -444,10 +444,21 @@ impl Ledger {
         })
     }
 
-    /// Whether ledger time needs heartbeats: something is lent or unknown.
+    /// Whether time needs heartbeats: something is lent or unknown; or it brings something back, in steps, as leases need.
     #[must_use]
     pub fn needs_beats(&self) -> bool {
-        self.leases.as_ref().is_some_and(|leases| !leases.is_over(self.now_ms))
+        self.leases.as_ref().is_some_and(|leases| {
+            !leases.is_over(self.now_ms) || (leases.whole.leases_permitted() && self.gains_by_time(&leases.whole))
+        })
+    }
+
+    /// Whether a bucket is not full that time fills, or a permit is out that time ends.
+    fn gains_by_time(&self, whole: &Numbers) -> bool {
+        let fills = |bucket: &Bucket, numbers: &BucketNumbers| numbers.num > 0 && bucket.balance_micros < numbers.burst;
+        self.numbers.admission.as_ref().is_some_and(|numbers| fills(&self.admission, numbers))
+            || fills(&self.retry, &self.numbers.retry)
+            || self.units.iter().zip(&self.numbers.units).any(|((_, bucket), (_, numbers))| fills(bucket, numbers))
+            || (whole.slots_limited && self.in_flight > 0)
     }
 }
 

@@ -48,9 +48,10 @@ pub struct Settings {
     /// The namespace: what every key in Redis starts with [default: budgetd]
     #[arg(long, env = "BUDGETD_PREFIX", value_name = "TEXT")]
     pub prefix: Option<String>,
-    /// For this one start of a daemon with the memory store, an operator's word: no lease of an earlier daemon is in use
-    /// any more. Dependencies begin without quarantine; the word is withdrawn when such a lease turns up. Not for a
-    /// supervisor that starts the daemon again, so it is read from nowhere else
+    /// For this one start of the daemon, an operator's word: no lease that was given earlier is in use any more.
+    /// Dependencies whose state is missing begin without quarantine, on Redis those that are first used within two
+    /// minutes; the word is withdrawn when such a lease turns up. Not for a supervisor that starts the daemon again, so it
+    /// is read from nowhere else
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL",
         hide_possible_values = true)]
     #[serde(skip)]

@@ -158,8 +158,9 @@ fn a_word_about_leases_is_given_on_the_command_line_and_for_this_process_only() 
     assert!(!load(&[]).unwrap().no_leases_out);
     assert!(load(&["--no-leases-out"]).unwrap().no_leases_out);
     assert!(!load(&["--no-leases-out=false"]).unwrap().no_leases_out);
-    let error = load(&["--no-leases-out", "--store", "redis://host"]).unwrap_err();
-    assert!(error.starts_with("no-leases-out is true: is a word about the memory store"), "{error}");
+    assert!(load(&["--no-leases-out", "--store", "redis://127.0.0.1:1"]).unwrap().no_leases_out);
+    let error = load(&["--no-leases-out", "--store", "grpc://host:1", "--insecure"]).unwrap_err();
+    assert!(error.starts_with("no-leases-out is true: is a word to whoever has the ledgers"), "{error}");
     let (_directory, path) = file("no_leases_out = true\n");
     assert!(load(&["--config", &path]).unwrap_err().contains("no_leases_out"));
 }

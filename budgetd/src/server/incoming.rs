@@ -4,6 +4,8 @@
 //! shuts down, so a new connection has until a deadline to say as much as a client must, and is cut first when the
 //! daemon ends.
 
+mod gathering;
+
 use std::{
     fmt, io,
     path::{Path, PathBuf},
@@ -26,6 +28,7 @@ use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 
 use crate::config::Listen;
+use gathering::Gathering;
 
 /// After an error of accept, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -88,6 +91,7 @@ pub struct Connection {
     cut: Arc<Cut>,
     connections: Connections,
     opening: Option<Opening>,
+    gathering: Gathering,
 }
 
 enum Io {
@@ -204,7 +208,13 @@ impl Door {
         open.cuts.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&cut));
         let deadline = Box::pin(sleep(self.rules.opening_timeout));
         let opening = Opening { missing_bytes: self.rules.opening_bytes, deadline };
-        Some(Connection { io, cut, connections: self.connections.clone(), opening: Some(opening) })
+        Some(Connection {
+            io,
+            cut,
+            connections: self.connections.clone(),
+            opening: Some(opening),
+            gathering: Gathering::default(),
+        })
     }
 
     /// As tonic wants it.
@@ -324,8 +334,12 @@ impl AsyncRead for Connection {
 impl AsyncWrite for Connection {
     // A task that waits for room to write is woken by the waker of its last read.
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.cut.judge()?;
-        match &mut self.get_mut().io {
+        let this = self.get_mut();
+        this.cut.judge()?;
+        if this.gathering.puts_off(bytes.len(), cx) {
+            return Poll::Pending;
+        }
+        match &mut this.io {
             Io::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
             Io::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
@@ -336,8 +350,12 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.cut.judge()?;
-        match &mut self.get_mut().io {
+        let this = self.get_mut();
+        this.cut.judge()?;
+        if this.gathering.puts_off(slices.iter().map(|slice| slice.len()).sum(), cx) {
+            return Poll::Pending;
+        }
+        match &mut this.io {
             Io::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
             Io::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
         }

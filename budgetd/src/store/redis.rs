@@ -75,6 +75,7 @@ const BEATS_AT_ONCE: usize = 128;
 pub struct RedisStore {
     redis: Arc<Redis>,
     lanes: Lanes,
+    lenders: Arc<Lenders>,
     tasks: Vec<AbortHandle>,
     known: Mutex<Option<(Instant, Arc<[DependencyId]>)>>,
 }
@@ -154,12 +155,13 @@ impl Lanes {
 // === impl RedisStore ===
 
 impl RedisStore {
-    /// Starts lanes and contact. `sharers` is told how many replicas there are.
-    pub async fn start(redis: Arc<Redis>, policies: Arc<Policies>, sharers: Arc<Sharers>) -> Self {
+    /// Starts lanes and contact. `sharers` is told how many replicas there are. `no_leases_out`: an operator's word that no
+    /// lease given through this server is in use.
+    pub async fn start(redis: Arc<Redis>, policies: Arc<Policies>, sharers: Arc<Sharers>, no_leases_out: bool) -> Self {
         let census = Arc::new(Census::new(UNNAMED_MAX));
         let limits = policies.snapshot().set().timing().limits;
         let every = Duration::from_millis(u64::try_from(limits.heartbeat_ms).unwrap_or(1).max(1));
-        let lenders = Arc::new(Lenders::new(redis.clock().clone(), every));
+        let lenders = Arc::new(Lenders::new(redis.clock().clone(), every, no_leases_out));
         let contact = Contact::new(Arc::clone(&redis), sharers, Arc::clone(&census));
         contact.once().await;
         let mut tasks = vec![tokio::spawn(contact.run()).abort_handle()];
@@ -172,8 +174,8 @@ impl RedisStore {
             tasks.push(tokio::spawn(lane.run()).abort_handle());
         }
         let lanes = Lanes { redis: Arc::clone(&redis), queues: queues.into() };
-        tasks.push(tokio::spawn(lanes.clone().beat(lenders)).abort_handle());
-        Self { redis, lanes, tasks, known: Mutex::new(None) }
+        tasks.push(tokio::spawn(lanes.clone().beat(Arc::clone(&lenders))).abort_handle());
+        Self { redis, lanes, lenders, tasks, known: Mutex::new(None) }
     }
 
     /// The connections, health and counters behind this store.
@@ -297,6 +299,9 @@ impl Store for RedisStore {
     }
 
     async fn sync(&self, dependency: &DependencyId, ask: SyncAsk, deadline: Instant) -> Result<Synced, StoreError> {
+        if let Some(lease) = &ask.lease {
+            self.lenders.presented(dependency, &ask.holder, lease.name.epoch);
+        }
         match self.lanes.ask(dependency, Work::Sync(Box::new(ask)), deadline).await? {
             Done::Sync(synced) => Ok(*synced),
             other @ (Done::Step(_) | Done::Revoked(_) | Done::Beaten) => Err(unasked(&other)),

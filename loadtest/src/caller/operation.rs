@@ -206,6 +206,8 @@ impl Caller {
         self.tell(|told| told.asks.push(ask));
         match via {
             Via::Lease | Via::Coordinator | Via::Degraded | Via::Fallback => Ok(held),
+            // What was sent before may have happened.
+            Via::Refused if operation.last == Some(Problem::Timeout) => Err(Trouble::Final(End::OutcomeUnknown)),
             Via::Refused if cause.is_some() => Err(Trouble::Final(End::RetryBudgetExhausted)),
             Via::Refused => Err(Trouble::Final(End::AdmissionDenied)),
             Via::Error => Err(Trouble::Final(End::Undecided)),

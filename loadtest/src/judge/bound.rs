@@ -121,7 +121,9 @@ impl<'a> Case<'a> {
         let lost = number(losses(scenario, outcome).len());
         let delay_ns = outcome.asks().filter(|ask| ask.via.admitted()).map(|ask| ask.until_ns - ask.from_ns).max();
         let arrival_ns = outcome.told.iter().map(|told| told.arrival_max_ns).max();
-        let delay_ns = if spec.at_arrival { arrival_ns } else { delay_ns };
+        // An actual cost is charged when the attempt is settled: until then refill goes on to pay.
+        let later = spec.at_arrival || spec.underestimated || spec.overuse;
+        let delay_ns = if later { arrival_ns } else { delay_ns };
         let unsent = if spec.at_arrival { paused(scenario, outcome) } else { (0, 0) };
         let causes = Causes {
             beyond: spec.beyond.map_or(all, i64::from),

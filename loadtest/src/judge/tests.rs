@@ -53,7 +53,8 @@ fn verdict<'a>(verdicts: &'a [Verdict], says: &str) -> &'a Verdict {
 }
 
 fn judged(scenario: &Scenario, outcomes: &[Outcome]) -> Vec<Verdict> {
-    judge(scenario, outcomes).expect("can be judged").0
+    let Judged { promises, accepted, .. } = judge(scenario, outcomes).expect("can be judged");
+    promises.into_iter().chain(accepted).collect()
 }
 
 #[test]

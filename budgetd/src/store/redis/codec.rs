@@ -5,6 +5,7 @@
 //! what a script's doubles hold exactly. A reply is judged completely; one that no script of ours gives is an error,
 //! never a panic or a guess.
 
+mod group;
 mod items;
 mod lease;
 
@@ -21,8 +22,9 @@ use deadpool_redis::redis::{Cmd, Value};
 
 use super::{
     keys::DependencyKeys,
-    scripts::{APPLY, By, Script},
+    scripts::{By, Script},
 };
+pub use group::{Group, LEDGERS_MAX, Member, split_reply};
 use items::Items;
 pub(super) use lease::read_holders;
 pub use lease::{Also, AlsoAnswer, Lend, LendReply, Lent, pack_terms, read_lend_reply};
@@ -102,13 +104,14 @@ pub enum Unexpected {
 
 impl Apply<'_> {
     /// The command that applies steps, at most [`STEPS_MAX`], each of another reservation. With each step comes how long
-    /// it has waited, which is taken from its time left.
+    /// it has waited, which is taken from its time left. It is a call for a group of one; see [`split_reply`].
     #[must_use]
     pub fn command<'s>(&self, by: By, steps: impl ExactSizeIterator<Item = (&'s Step, i64)> + Clone) -> Cmd {
-        self.command_of(&APPLY, by, steps, &[])
+        let group = Group { now_ms: self.now_ms, version: self.version, force: self.force };
+        group.command(by, &[Member { keys: self.keys, numbers: self.numbers, steps }])
     }
 
-    /// The same of a script that takes more keys behind those of the operations.
+    /// A call of a script for one ledger, which takes more keys behind those of the operations.
     fn command_of<'s>(
         &self,
         script: &Script,
@@ -189,9 +192,17 @@ struct Packing<'a> {
     bytes: Vec<u8>,
     operations: Vec<&'a OperationId>,
     at: HashMap<&'a OperationId, usize>,
+    /// The present ledger's begin here.
+    operations_from: usize,
 }
 
 impl<'a> Packing<'a> {
+    /// What comes belongs to another ledger.
+    fn begin_ledger(&mut self) {
+        self.at.clear();
+        self.operations_from = self.operations.len();
+    }
+
     fn byte(&mut self, value: i64) {
         self.bytes.push(u8::try_from(value).unwrap_or(u8::MAX));
     }
@@ -222,7 +233,7 @@ impl<'a> Packing<'a> {
     /// Its place in the list of keys, from 1; 0 for none.
     fn operation_key(&mut self, id: Option<&'a OperationId>) {
         let key = id.map_or(0, |id| {
-            let next = self.operations.len();
+            let next = self.operations.len().saturating_sub(self.operations_from);
             let at = *self.at.entry(id).or_insert(next);
             if at == next {
                 self.operations.push(id);

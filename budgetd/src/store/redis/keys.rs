@@ -25,6 +25,9 @@ use budget::ids::{DependencyId, OperationId};
 /// Longest prefix in bytes.
 pub const PREFIX_BYTES_MAX: usize = 64;
 
+/// Of the keys that every batch declares, behind the ledger's.
+const BESIDE_LEDGER: [char; 4] = ['a', 'b', 'l', 'z'];
+
 /// Names keys of one namespace.
 #[derive(Clone, Debug)]
 pub struct Keys {
@@ -128,6 +131,30 @@ impl DependencyKeys {
     #[must_use]
     pub fn of_every_batch(&self) -> [String; 5] {
         ["s", "a", "b", "l", "z"].map(|part| self.with(part))
+    }
+
+    /// Writes the ledger's key over a text, which is then [`Self::ledger`].
+    pub(super) fn write_ledger<'k>(&self, key: &'k mut String) -> &'k str {
+        key.clear();
+        key.push_str(&self.base);
+        key.push('s');
+        key
+    }
+
+    /// The keys of [`Self::of_every_batch`] but the ledger's, each written over a text.
+    pub(super) fn each_beside_ledger(&self, key: &mut String, mut each: impl FnMut(&str)) {
+        key.clear();
+        key.push_str(&self.base);
+        for part in BESIDE_LEDGER {
+            key.push(part);
+            each(key);
+            key.pop();
+        }
+    }
+
+    /// About the length of a key.
+    pub(super) fn bytes(&self) -> usize {
+        self.base.len() + 1
     }
 
     /// What a ledger that lends has beside: lending, holders, when their charges change, proofs.

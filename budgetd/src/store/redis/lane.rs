@@ -1,5 +1,5 @@
-//! A lane sends steps: all that wait for one dependency in one script call, all dependencies in one pipeline. While that
-//! is in flight, what arrives gathers for the next round.
+//! A lane sends steps: all that wait for one dependency together, many dependencies in one script call, all calls in one
+//! pipeline. While that is in flight, what arrives gathers for the next round.
 //!
 //! The lane owns its connection, so a caller that goes away can neither shift replies nor leave half a step behind. A
 //! round is bounded: an entry is sent again at most once for each reason there is (script forgotten, policies stale,
@@ -17,6 +17,7 @@ use std::{
 };
 
 use budget::{
+    decision::Step,
     ids::{DependencyId, PolicyVersion},
     lease::Ground,
 };
@@ -24,7 +25,7 @@ use deadpool_redis::redis::Cmd;
 
 use super::{
     census::{Book, Entry, SWEEP_EVERY},
-    codec::{Also, Apply, Lend, STEPS_MAX, reservation_of},
+    codec::{Also, Apply, Group, LEDGERS_MAX, Lend, Member, STEPS_MAX, reservation_of},
     lenders::Lenders,
     queue::{Queue, Waiting, Work},
     scripts::By,
@@ -59,6 +60,8 @@ pub(super) struct Lane {
     last_round: usize,
     /// These policies were found stale, and reading them again did not help; asked again only after a while.
     no_newer: Option<(PolicyVersion, Instant)>,
+    /// The server takes no call for ledgers of several hash slots.
+    one_slot: bool,
 }
 
 /// Steps of one dependency in this round, or one piece of other work.
@@ -71,6 +74,8 @@ struct Call {
     lends: bool,
     /// What the call brought, where it lends.
     ground: Ground,
+    /// Another call of this round is for the same ledger, or the server wants it so: shares no script call.
+    apart: bool,
     waiting: Vec<Waiting>,
 }
 
@@ -111,6 +116,7 @@ impl Lane {
             order: VecDeque::new(),
             last_round: 0,
             no_newer: None,
+            one_slot: false,
         }
     }
 
@@ -179,6 +185,7 @@ impl Lane {
             let Some(dependency) = self.order.pop_front() else { break };
             let Some(group) = self.groups.get_mut(&dependency) else { continue };
             // Work other than steps goes into calls of its own, many of them in one pipeline.
+            let mut apart = false;
             loop {
                 let Batch { waiting, gone } = Batch::of(group, now);
                 left += waiting.len() + gone;
@@ -192,7 +199,8 @@ impl Lane {
                     match entry {
                         Ok(entry) => {
                             steps += waiting.len();
-                            calls.push(Call::new(dependency.clone(), entry, waiting));
+                            calls.push(Call { apart, ..Call::new(dependency.clone(), entry, waiting) });
+                            apart = true;
                         }
                         Err(error) => answer_all(waiting, &error),
                     }
@@ -221,6 +229,11 @@ impl Batch {
     /// what comes behind other work. Or takes that, if it is the oldest.
     fn of(group: &mut VecDeque<Waiting>, now: Instant) -> Self {
         let most = group.len().min(STEPS_MAX);
+        // Most are alone.
+        if most <= 1 {
+            let waiting: Vec<Waiting> = group.pop_front().and_then(|next| next.claim(now)).into_iter().collect();
+            return Self { gone: most - waiting.len(), waiting };
+        }
         let mut batch = Self { waiting: Vec::with_capacity(most), gone: 0 };
         let (mut ids, mut later) = (HashSet::with_capacity(most), Vec::new());
         while batch.waiting.len() < STEPS_MAX
@@ -257,7 +270,7 @@ impl Batch {
 impl Call {
     fn new(dependency: DependencyId, entry: Entry, waiting: Vec<Waiting>) -> Self {
         let lends = entry.resolved.numbers.lease.is_some() || waiting.iter().any(|waiting| waiting.step().is_none());
-        Self { dependency, entry, force: false, lends, ground: Ground::default(), waiting }
+        Self { dependency, entry, force: false, lends, ground: Ground::default(), apart: false, waiting }
     }
 
     /// What it does beside steps.
@@ -273,26 +286,49 @@ impl Call {
         self.waiting.first().is_some_and(|waiting| matches!(waiting.work, Work::Beat))
     }
 
-    fn command(&self, by: By, now_ms: &str, now: Option<Instant>) -> Cmd {
-        let waited_ms = |arrived: Instant| {
-            let waited = now.map_or(Duration::ZERO, |now| now.saturating_duration_since(arrived));
-            i64::try_from(waited.as_millis()).unwrap_or(i64::MAX)
-        };
-        let apply = Apply {
-            keys: &self.entry.keys,
-            now_ms,
-            version: self.entry.resolved.version,
-            force: self.force,
-            numbers: &self.entry.numbers,
-        };
-        let steps: Vec<_> =
-            (self.waiting.iter()).filter_map(|waiting| Some((waiting.step()?, waited_ms(waiting.arrived)))).collect();
-        let steps = steps.iter().copied();
-        if self.lends {
-            let lend = Lend { apply, terms: &self.entry.terms, ground: &self.ground };
-            return lend.command(by, steps, self.also());
+    fn version(&self) -> PolicyVersion {
+        self.entry.resolved.version
+    }
+
+    /// Its steps, each with how long it has waited.
+    fn steps(&self, now: Option<Instant>) -> impl Iterator<Item = (&Step, i64)> + Clone {
+        self.waiting.iter().filter_map(move |waiting| {
+            let waited = now.map_or(Duration::ZERO, |now| now.saturating_duration_since(waiting.arrived));
+            Some((waiting.step()?, i64::try_from(waited.as_millis()).unwrap_or(i64::MAX)))
+        })
+    }
+
+    /// How many of these share a script call with the first.
+    fn sharing(calls: &[Self], one_slot: bool) -> usize {
+        let Some((first, others)) = calls.split_first() else { return 0 };
+        if one_slot || first.lends || first.apart {
+            return 1;
         }
-        apply.command(by, steps)
+        let mut steps = first.waiting.len();
+        let sharing = others.iter().take(LEDGERS_MAX - 1).take_while(|call| {
+            steps += call.waiting.len();
+            let alike = call.force == first.force && call.version() == first.version();
+            alike && !call.lends && !call.apart && steps <= STEPS_MAX
+        });
+        1 + sharing.count()
+    }
+
+    /// One script call for all of these.
+    fn command(calls: &[Self], by: By, now_ms: &str, now: Option<Instant>) -> Cmd {
+        let Some(first) = calls.first() else { return Cmd::new() };
+        let (version, force) = (first.version(), first.force);
+        if first.lends {
+            let (keys, numbers) = (&first.entry.keys, &*first.entry.numbers);
+            let apply = Apply { keys, now_ms, version, force, numbers };
+            let steps: Vec<_> = first.steps(now).collect();
+            let lend = Lend { apply, terms: &first.entry.terms, ground: &first.ground };
+            return lend.command(by, steps.iter().copied(), first.also());
+        }
+        let members: Vec<_> = calls
+            .iter()
+            .map(|call| Member { keys: &call.entry.keys, numbers: &call.entry.numbers, steps: call.steps(now) })
+            .collect();
+        Group { now_ms, version, force }.command(by, &members)
     }
 
     fn answer_all(self, error: &StoreError) {

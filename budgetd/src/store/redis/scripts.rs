@@ -15,9 +15,19 @@ macro_rules! parts {
     ($($part:literal),+) => { concat!($(include_str!(concat!("../../../lua/", $part, ".lua"))),+) };
 }
 
-/// Applies a batch of steps to one ledger that does not lend.
-pub static APPLY: LazyLock<Script> =
-    LazyLock::new(|| Script::of(parts!("bucket", "read", "lone", "ledger", "advance", "apply"), &["plain"]));
+/// Applies a batch of steps to each of some ledgers that do not lend.
+pub static APPLY: LazyLock<Script> = LazyLock::new(|| {
+    let text = concat!(
+        parts!("bucket"),
+        "local function apply(KEYS, ARGV, stored, clock)\n",
+        // Absent, or no text: then this says so.
+        "stored = stored or redis.call('GET', KEYS[1])\n",
+        parts!("ledger", "advance", "apply"),
+        "end\n",
+        parts!("group")
+    );
+    Script::of(text, &["plain"])
+});
 /// Applies a batch of steps to one ledger that lends or may begin to, takes heartbeats and answers a sync.
 pub static LEND: LazyLock<Script> = LazyLock::new(|| {
     Script::of(
@@ -77,7 +87,12 @@ impl Script {
     /// A call; keys, then arguments, are to be added.
     #[must_use]
     pub fn call(&self, by: By, keys: usize) -> Cmd {
-        let mut call = Cmd::with_capacity(keys.saturating_add(10), 1024);
+        self.call_of_size(by, keys, keys.saturating_add(10), 1024)
+    }
+
+    /// The same, with room for so many arguments, of so many bytes together.
+    pub(super) fn call_of_size(&self, by: By, keys: usize, arguments: usize, bytes: usize) -> Cmd {
+        let mut call = Cmd::with_capacity(arguments, bytes);
         match by {
             By::Digest => call.arg("EVALSHA").arg(&*self.digest),
             By::Source => call.arg("EVAL").arg(&*self.source),

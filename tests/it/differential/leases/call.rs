@@ -2,7 +2,9 @@
 
 use budget::{decision::Step, ids::OperationId};
 use budgetd::store::redis::{
-    codec::{Also, Apply, Lend, LendReply, Lent, Reply, pack_numbers, pack_terms, read_lend_reply, read_reply},
+    codec::{
+        Also, Apply, Lend, LendReply, Lent, Reply, pack_numbers, pack_terms, read_lend_reply, read_reply, split_reply,
+    },
     keys::DependencyKeys,
     scripts::By,
 };
@@ -68,7 +70,7 @@ impl Call {
         let mut replies = replies.iter();
         let mut next = || replies.next().expect("a reply").clone();
         if self.plain {
-            let reply = next();
+            let reply = split_reply(next(), 1).remove(0);
             let plain = read_reply(reply.clone(), self.version, &self.numbers, self.steps().iter())
                 .unwrap_or_else(|error| panic!("{error}: {reply:?} in {}", context()));
             match (plain, expected) {
@@ -90,7 +92,16 @@ impl Call {
         match (lent, expected) {
             (LendReply::Stale { version }, Expected::Stale(stale)) => assert_eq!(version, stale.ledger_version),
             (LendReply::Done(lent), Expected::Done { answers, also, epoch, holders, needs_beats }) => {
-                let Lent { version: _, shadow: _, answers: a, epoch: e, holders: h, needs_beats: n, also: o } = *lent;
+                let Lent {
+                    version: _,
+                    shadow: _,
+                    answers: a,
+                    epoch: e,
+                    holders: h,
+                    needs_beats: n,
+                    quiet_ms: _,
+                    also: o,
+                } = *lent;
                 assert_eq!(
                     (&a, &o, &e, &h, &n),
                     (answers, also, epoch, holders, needs_beats),

@@ -184,7 +184,6 @@ fn unknown_slots_stay_charged_for_the_life_of_a_permit() {
         world.at(at_ms);
         let unknown = world.ledger.lending().unwrap().unknown;
         assert_eq!((unknown.slots, unknown.rate), (slots, rate * TOKEN), "{at_ms}");
-        assert_eq!(world.ledger.needs_beats(), at_ms < 133_000);
     }
     // What was proved is known.
     let mut world = World::new(with_slots(100), Timing::default(), false);
@@ -204,4 +203,34 @@ fn unknown_slots_stay_charged_for_the_life_of_a_permit() {
     let mut world = World::new(with_slots(100), Timing::default(), true);
     world.at(1_000);
     assert_eq!(world.ledger.lending().unwrap().unknown.slots, 0);
+}
+
+/// No call advances time by more than a step, so heartbeats go on until nothing can change.
+#[test]
+fn heartbeats_are_needed_while_something_comes_back() {
+    let mut world = World::new(with_slots(100), Timing::default(), true);
+    assert!(world.ledger.needs_beats());
+    // The floor fills the retry bucket in 100 s.
+    for (at_ms, needs) in [(99_000, true), (100_000, false)] {
+        world.at(at_ms);
+        assert_eq!(world.ledger.needs_beats(), needs, "{at_ms}");
+    }
+    assert_eq!(world.admitted_of(1), 1);
+    assert!(world.ledger.needs_beats());
+    world.at(101_000);
+    assert!(!world.ledger.needs_beats());
+    let ask = Reserve::new(ReservationId([2; 16]), Attempt::ORIGINAL);
+    world.ledger.step(&Step::Reserve(ask));
+    for (at_ms, needs) in [(110_999, true), (122_000, false)] {
+        world.at(at_ms);
+        assert_eq!(world.ledger.needs_beats(), needs, "{at_ms}");
+    }
+    // What no time fills needs none, nor does a policy that permits no leases.
+    let nothing = Spec { floor: Rate::parse("0/s").unwrap(), ..spec() };
+    let mut world = World::new(nothing, Timing::default(), true);
+    world.at(1_000);
+    assert!(!world.ledger.needs_beats());
+    world.admitted_of(1);
+    world.policy(Spec { lease: Lease::default(), ..spec() });
+    assert!(!world.ledger.needs_beats());
 }

@@ -131,6 +131,23 @@ async fn a_word_lends_at_once_and_is_withdrawn_when_an_earlier_lease_turns_up() 
     assert_eq!(world.lending("more").unwrap().quarantine_left_ms, QUARANTINE_MS);
 }
 
+/// Calls advance time by two seconds at most, so a budget that is called once a minute refilled two seconds' worth. Seen to
+/// fail with heartbeats only where something is lent.
+#[tokio::test]
+async fn a_budget_that_nobody_leases_refills_between_rare_calls_and_then_rests() {
+    let slow = "[dependency.\"pay\"]\nadmission = { rate = \"1/s\", burst = 30 }\nlease.enabled = true\n\
+                retry = { burst = 1, floor = \"1/s\" }\n";
+    let mut world = World::with_word(slow).await;
+    world.reserve("pay");
+    for _ in 0..3 {
+        world.pass(29_500);
+        assert_eq!(world.store.beat(), 1);
+        world.pass(500);
+        assert_eq!(world.store.beat(), 0, "full: nothing can change");
+        assert_eq!((0..40).filter(|_| is_admitted(&world.reserve("pay"))).count(), 30);
+    }
+}
+
 /// Seen to fail without heartbeats: after 23.5 s the whole lease was still charged.
 #[tokio::test]
 async fn heartbeats_keep_the_time_of_leases_and_end_with_them() {
@@ -150,6 +167,8 @@ async fn heartbeats_keep_the_time_of_leases_and_end_with_them() {
     world.pass(1_500);
     let lending = world.lending("pay").unwrap();
     assert_eq!((lending.charged.rate, lending.holders), (0, 0));
+    // What was lent comes back empty.
+    world.pass(30_000);
     assert_eq!(world.store.beat(), 0);
     assert!(world.store.shard(&dependency("pay")).beating.is_empty());
 }

@@ -69,8 +69,10 @@ pub struct Lent {
     pub epoch: Epoch,
     /// Holders of leases.
     pub holders: i64,
-    /// Something is lent, or may be.
+    /// Ledger time needs heartbeats.
     pub needs_beats: bool,
+    /// If so, how long nobody had called it.
+    pub quiet_ms: i64,
     /// To [`Also`].
     pub also: AlsoAnswer,
 }
@@ -230,14 +232,16 @@ pub fn read_lend_reply<'a>(
     let answers = steps.map(|step| items.answer_or_away(step, defaults)).collect::<Result<_, _>>()?;
     let epoch = Epoch { number: items.amount("epoch")?, id: items.amount("epoch's id")? };
     let holders = items.amount("holders")?;
-    let needs_beats = items.flag("whether heartbeats are needed")?;
+    // 0: no; else the time since the last call and 1.
+    let beats = items.amount("whether heartbeats are needed")?;
+    let (needs_beats, quiet_ms) = (beats > 0, beats.saturating_sub(1).max(0));
     let also = match also {
         Also::Nothing => AlsoAnswer::Nothing,
         Also::Sync(_) => AlsoAnswer::Sync(items.sync_answer(epoch)?),
         Also::Revoke(_) => AlsoAnswer::Revoked(items.flag("whether there is such a holder")?),
     };
     items.end()?;
-    Ok(LendReply::Done(Box::new(Lent { version, shadow, answers, epoch, holders, needs_beats, also })))
+    Ok(LendReply::Done(Box::new(Lent { version, shadow, answers, epoch, holders, needs_beats, quiet_ms, also })))
 }
 
 /// Reads a reply of `holders.lua`.

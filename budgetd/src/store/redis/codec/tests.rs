@@ -136,9 +136,17 @@ fn a_command_names_each_operation_once_and_each_reservation() {
         Step::Reserve(Reserve { operation: Some(operation(name, None)), ..Reserve::new(id(byte), Attempt::ORIGINAL) })
     };
     let steps = [ask(1, "x"), ask(2, "y"), ask(3, "x")];
-    let version = PolicyVersion { number: 3, id: 4 };
-    let apply = Apply { keys: &keys, now_ms: "", version, force: true, numbers: b"n" };
-    let command = apply.command(By::Digest, steps.iter().map(|step| (step, 0)));
+    let other_keys = Keys::new("p").unwrap().dependency(&DependencyId::new("e").unwrap());
+    let other_steps = [ask(4, "x"), Step::Release(Release::not_sent(id(5)))];
+    let group = Group { now_ms: "", version: PolicyVersion { number: 3, id: 4 }, force: true };
+    let steps_of = |steps: &'static [Step]| steps.iter().map(|step| (step, 0));
+    let (steps, other_steps) = (&*Vec::from(steps).leak(), &*Vec::from(other_steps).leak());
+    let members = [
+        Member { keys: &keys, numbers: b"n", steps: steps_of(steps) },
+        Member { keys: &other_keys, numbers: b"m", steps: steps_of(&other_steps[..1]) },
+        Member { keys: &keys, numbers: b"n", steps: steps_of(&other_steps[1..]) },
+    ];
+    let command = group.command(By::Digest, &members);
     let arguments: Vec<Vec<u8>> = command
         .args_iter()
         .map(|argument| match argument {
@@ -148,12 +156,36 @@ fn a_command_names_each_operation_once_and_each_reservation() {
         })
         .collect();
     let text = |at: usize| String::from_utf8(arguments[at].clone()).unwrap();
-    assert_eq!(
-        (2..10).map(text).collect::<Vec<_>>(),
-        ["7", "p:{d%7B}:s", "p:{d%7B}:a", "p:{d%7B}:b", "p:{d%7B}:l", "p:{d%7B}:z", "p:{d%7B}:o:x", "p:{d%7B}:o:y"]
-    );
-    assert_eq!((10..15).map(text).collect::<Vec<_>>(), ["", "3", "4", "1", "n"]);
-    assert_eq!(arguments[16..], [vec![1; 16], vec![2; 16], vec![3; 16]]);
+    let (first, second) = ("p:{d%7B}:", "p:{e}:");
+    let of = |base: &str, parts: &[&str]| parts.iter().map(|part| format!("{base}{part}")).collect::<Vec<_>>();
+    let keys = [
+        of(first, &["s"]),
+        of(second, &["s"]),
+        // No two members of a real call are one ledger.
+        of(first, &["s", "a", "b", "l", "z", "o:x", "o:y"]),
+        of(second, &["a", "b", "l", "z", "o:x"]),
+        of(first, &["a", "b", "l", "z"]),
+    ];
+    assert_eq!(text(2), "18");
+    assert_eq!((3..21).map(text).collect::<Vec<_>>(), keys.concat());
+    assert_eq!((21..25).map(text).collect::<Vec<_>>(), ["", "3", "4", "1"]);
+    assert_eq!(arguments[25], [2, 1, 0, 2, 0, 3, 2, 0, 1, 0, 1, 1, 0, 0, 0, 1], "the plan");
+    assert_eq!((26..28).map(text).collect::<Vec<_>>(), ["n", "m"]);
+    assert_eq!(arguments[29..32], [vec![1; 16], vec![2; 16], vec![3; 16]]);
+    assert_eq!((arguments[32].clone(), arguments[33].clone()), (packed(&other_steps[0], 0), vec![4; 16]));
+    assert_eq!((arguments[34].clone(), arguments[35].clone()), (packed(&other_steps[1], 0), vec![5; 16]));
+    assert_eq!(arguments.len(), 36);
+}
+
+#[test]
+fn a_reply_falls_into_those_of_its_ledgers() {
+    let both = [ints(&[0, 0]), Value::Int(11)];
+    assert_eq!(split_reply(Value::Array(both.to_vec()), 2), both);
+    for wrong in [ints(&[0]), ints(&[0, 0, 0]), Value::Int(0), Value::Nil] {
+        assert_eq!(split_reply(wrong, 2), [Value::Nil, Value::Nil]);
+    }
+    let error = deadpool_redis::redis::parse_redis_value(b"-OOM no room\r\n").unwrap();
+    assert_eq!(split_reply(error.clone(), 2), [error.clone(), error]);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::{
     store::{
         Answered, StoreError,
         redis::{
-            codec::{AlsoAnswer, LendReply, Lent, Reply, read_lend_reply, read_reply},
+            codec::{AlsoAnswer, LendReply, Lent, Reply, read_lend_reply, read_reply, split_reply},
             failure::{Failure, Refusal},
             metrics::ErrorKind,
             queue::{Done, Waiting, Work},
@@ -46,6 +46,8 @@ enum End {
     Lends(Call),
     /// The server does not know the script; nothing was done.
     NoScript(Call),
+    /// Its ledgers are in several hash slots; nothing was done.
+    CrossSlot(Call),
     /// The server refused; what is left of the call may be sent again on another connection.
     Refused(Call, Failure),
 }
@@ -65,12 +67,12 @@ impl Lane {
 
     /// Sends these calls; returns those that are to be sent again.
     async fn send(&mut self, calls: Vec<Call>, tried: &mut Tried) -> Vec<Call> {
-        let calls = match self.prepare(calls).await {
+        let mut calls = match self.prepare(calls).await {
             Ok(calls) if calls.is_empty() => return Vec::new(),
             Ok(calls) => calls,
             Err((failure, calls)) => return self.after_failure(calls, &failure, tried),
         };
-        let replies = match self.exchange(&calls, tried).await {
+        let replies = match self.exchange(&mut calls, tried).await {
             Ok(replies) => replies,
             Err(failure) => return self.after_failure(calls, &failure, tried),
         };
@@ -89,6 +91,11 @@ impl Lane {
                     again.push(Call { lends: true, ..call });
                 }
                 End::NoScript(call) => reload.push(call),
+                End::CrossSlot(call) => {
+                    answered = true;
+                    self.one_slot = true;
+                    again.push(Call { apart: true, ..call });
+                }
                 End::Refused(call, failure) => {
                     // Another server may stand behind the address now.
                     if failure.kind == ErrorKind::ReadOnly && !tried.connection {
@@ -159,8 +166,8 @@ impl Lane {
         Ok(others)
     }
 
-    /// One pipeline, there and back.
-    async fn exchange(&mut self, calls: &[Call], tried: &Tried) -> Result<Vec<Value>, Failure> {
+    /// One pipeline, there and back: a reply for each call. Puts the calls in another order.
+    async fn exchange(&mut self, calls: &mut [Call], tried: &Tried) -> Result<Vec<Value>, Failure> {
         let now_ms = self.redis.injected_now();
         let Some(link) = &mut self.link else { return Err(Failure::unexpected_reply("no link")) };
         let sent = Clock::instant();
@@ -168,7 +175,9 @@ impl Lane {
         let now = (!self.redis.clock_is_injected()).then_some(sent);
         let by = if tried.source { By::Source } else { By::Digest };
         let load = tried.load && !tried.source;
-        let mut commands = Pipeline::with_capacity(calls.len().saturating_add(2));
+        // Those that can share a call stand together.
+        calls.sort_by_key(|call| call.lends);
+        let mut commands = Pipeline::with_capacity(4);
         let scripts = [(&*scripts::APPLY, false), (&*scripts::LEND, true)];
         let mut loaded = 0_usize;
         for (script, lends) in scripts {
@@ -178,18 +187,30 @@ impl Lane {
             }
         }
         let metrics = self.redis.metrics();
-        for call in calls {
-            commands.add_command(call.command(by, &now_ms, now));
-            count(&metrics.steps, call.waiting.len());
-            metrics.batch_size.observe(u64::try_from(call.waiting.len()).unwrap_or(u64::MAX));
+        let (mut shares, mut rest) = (Vec::new(), &*calls);
+        while !rest.is_empty() {
+            let (sharing, others) = rest.split_at(Call::sharing(rest, self.one_slot).clamp(1, rest.len()));
+            commands.add_command(Call::command(sharing, by, &now_ms, now));
+            let steps = sharing.iter().map(|call| call.waiting.len()).sum();
+            count(&metrics.steps, steps);
+            metrics.batch_size.observe(u64::try_from(steps).unwrap_or(u64::MAX));
+            shares.push(sharing.len());
+            rest = others;
         }
-        count(&metrics.script_calls, calls.len());
+        count(&metrics.script_calls, shares.len());
         let replies = link.send(&commands).await;
         let took = Clock::instant().saturating_duration_since(sent);
         metrics.round_trip_micros.observe(u64::try_from(took.as_micros()).unwrap_or(u64::MAX));
-        let mut replies = replies?;
         // If loading failed, the calls behind it say so.
-        Ok(replies.split_off(loaded.min(replies.len())))
+        let replies = replies?.into_iter().skip(loaded);
+        let mut split = Vec::with_capacity(calls.len());
+        for (reply, sharing) in replies.zip(shares) {
+            match calls.get(split.len()) {
+                Some(call) if call.lends => split.push(reply),
+                _ => split.extend(split_reply(reply, sharing)),
+            }
+        }
+        Ok(split)
     }
 
     /// No replies: nothing was sent, or it is unknown what was applied.
@@ -224,6 +245,9 @@ impl Lane {
     /// Gives the steps of one call their answers, or says why there are none.
     fn end(&self, mut call: Call, reply: Value) -> End {
         let failure = if let Value::ServerError(error) = reply {
+            if error.code() == "CROSSSLOT" && !call.lends && !call.apart {
+                return End::CrossSlot(call);
+            }
             match Refusal::of(&error) {
                 Refusal::NoScript => return End::NoScript(call),
                 Refusal::Failure(failure) if failure.speaks_against_the_store() => return End::Refused(call, failure),
@@ -264,8 +288,9 @@ impl Lane {
 
     /// Answers what a ledger that lends was called for.
     fn lent(&self, call: Call, lent: Lent) {
-        let Lent { version, shadow, answers, epoch, holders, needs_beats, also } = lent;
-        self.lenders.learned(&call.dependency, &call.ground, epoch, needs_beats, Clock::instant());
+        let Lent { version, shadow, answers, epoch, holders, needs_beats, quiet_ms, also } = lent;
+        let quiet_ms = needs_beats.then_some(quiet_ms);
+        self.lenders.learned(&call.dependency, &call.ground, epoch, quiet_ms, Clock::instant());
         let mut answers = answers.into_iter();
         let mut also = Some(also);
         for waiting in call.waiting {
