@@ -67,15 +67,20 @@ impl Watch {
 
     /// What there is to tell of a look.
     pub(super) fn see(&mut self, found: Result<Contents, PolicyFileError>) -> Seen {
-        let found = found.and_then(|contents| {
-            if contents.is_directory == self.is_directory {
-                return Ok(contents);
-            }
-            let kinds = ("a directory", "a regular file, as it was at the start");
-            let (found, wanted) =
-                if contents.is_directory { kinds } else { ("a file", "a directory, as it was at the start") };
+        let is_directory = match &found {
+            Ok(contents) => contents.is_directory,
+            Err(PolicyFileError::NoFiles { .. }) => true,
+            Err(_) => self.is_directory,
+        };
+        let found = if is_directory == self.is_directory {
+            found
+        } else {
+            let (found, wanted) = match is_directory {
+                true => ("a directory", "a regular file, as it was at the start"),
+                false => ("a file", "a directory, as it was at the start"),
+            };
             Err(PolicyFileError::NotAFile { path: self.path.clone(), found, wanted })
-        });
+        };
         let name = found.as_ref().map(|contents| contents.hash.clone()).map_err(Clone::clone);
         let is_certain = self.last.replace(name.clone()).as_ref() == Some(&name);
         if !is_certain || self.told.as_ref() == Some(&name) {
