@@ -45,7 +45,7 @@ pub(crate) struct Done {
 impl Replay {
     pub(crate) fn new(flavour: Flavour) -> Self {
         let server = RedisServer::start_with(flavour, &["--databases", &DATABASES.to_string()]);
-        let client = redis::Client::open(server.unix_url()).unwrap();
+        let client = redis::Client::open(server.admin_url()).unwrap();
         let mut connection = client.get_connection().unwrap();
         let dump = dump_script();
         for script in [&*LEND, &dump] {
@@ -209,7 +209,16 @@ impl Called {
                 (format!("{version:?}"), format!("{:?}", stale.ledger_version))
             }
             (LendReply::Done(lent), Expected::Said { said, epoch, holders, needs_beats }) => {
-                let Lent { version: _, shadow: _, answers: a, epoch: e, holders: h, needs_beats: n, also: o } = &**lent;
+                let Lent {
+                    version: _,
+                    shadow: _,
+                    answers: a,
+                    epoch: e,
+                    holders: h,
+                    needs_beats: n,
+                    quiet_ms: _,
+                    also: o,
+                } = &**lent;
                 let said = match said {
                     Said::Nothing => "[] Nothing".to_owned(),
                     Said::Stepped(answer) => format!("[{answer:?}] Nothing"),
