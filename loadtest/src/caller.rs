@@ -4,6 +4,7 @@
 mod guard;
 mod operation;
 mod told;
+mod twins;
 
 use std::{
     fs, io,
@@ -21,7 +22,7 @@ use budget_client::boot_time_ns;
 use serde::{Deserialize, Serialize};
 use tokio::{sync::mpsc, task::JoinSet, time};
 
-pub(crate) use told::{Ask, End, Ended, Told, Via};
+pub(crate) use told::{Ask, Cloned, End, Ended, Told, Via};
 
 use crate::{
     Error,
@@ -129,6 +130,10 @@ async fn run(scenario: Scenario, task: Task) -> Result<ExitCode, Error> {
         say(Word::Ready)?;
         (guard, started().await?)
     };
+    if let Some(at_ms) = scenario.clones_at_ms(task.process) {
+        let at_ns = i64::try_from(at_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+        guard.copies_at(start_ns.saturating_add(at_ns));
+    }
     let caller =
         Arc::new(Caller { scenario, task, callee, guard, start_ns, told: Mutex::default(), live: Live::default() });
     let live = Arc::clone(&caller);
@@ -137,6 +142,7 @@ async fn run(scenario: Scenario, task: Task) -> Result<ExitCode, Error> {
     caller.guard.finish().await;
     telling.abort();
     let mut told = std::mem::take(&mut *caller.told.lock().unwrap_or_else(PoisonError::into_inner));
+    told.cloned = caller.guard.cloned();
     told.releases_lost = caller.guard.releases_lost();
     fs::write(&caller.task.told, serde_json::to_vec(&told)?)?;
     Ok(ExitCode::SUCCESS)

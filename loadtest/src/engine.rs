@@ -108,7 +108,9 @@ pub(crate) async fn run(
     let mut again = Vec::new();
     for _ in 1..RUNS_MAX {
         let stalled = runs.stalled(&outcomes);
-        if stalled.is_empty() || judged.accepted.iter().all(|verdict| verdict.passed) {
+        let all_passed = |verdicts: &[Verdict]| verdicts.iter().all(|verdict| verdict.passed);
+        // A promise that was broken once is broken, whatever another run shows.
+        if stalled.is_empty() || all_passed(&judged.accepted) || !all_passed(&judged.promises) {
             break;
         }
         for at in stalled {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use budget::{
     decision::{Attempt, Cause, Cost, Outcome, Priority, Release, Reserve, Sent, Use},
+    holder::LocalAsk,
     ids::ReservationId,
     lease::HolderId,
     units::MICROS_PER_TOKEN,
@@ -19,7 +20,10 @@ use tokio::{
 };
 use tower::retry::budget::{Budget, TpsBudget};
 
-use super::{Task, Via};
+use super::{
+    Cloned, Task, Via,
+    twins::{TwinLocal, TwinSpent, Twins},
+};
 use crate::{
     Error,
     plan::Arrival,
@@ -47,6 +51,12 @@ pub(super) enum Guard {
         handles: Vec<Handle>,
         waits: bool,
     },
+    /// As [`Self::Holding`] with one holder, of which there is a copy from some time on.
+    Copied {
+        twins: Twins,
+        client: Box<Client>,
+        dependency: Dependency,
+    },
 }
 
 /// Releases on their way: a process that has nothing more to do waits for them.
@@ -59,6 +69,7 @@ pub(super) enum Held {
     Nothing,
     Plain(Box<(Client, Dependency)>, ReservationId),
     Leased(InFlight, Dependency),
+    Copied(TwinSpent),
 }
 
 /// What budgetd is asked.
@@ -88,6 +99,12 @@ impl Guard {
                 let clients = task.budgetd.iter().map(|endpoint| Client::new(endpoint)).collect::<Result<_, _>>()?;
                 Self::Plain { clients, dependency, leased: task.strategy == Strategy::Agent }
             }
+            Strategy::Leased if scenario.clones_at_ms(task.process).is_some() => {
+                let endpoint = task.budgetd.first().ok_or("no address of budgetd")?;
+                let holder = HolderId::new(&format!("{}-{}-0", task.tag, task.process))?;
+                let twins = Twins::start(scenario, holder, task.seed, &dependency, task.budgetd.clone())?;
+                Self::Copied { twins, client: Box::new(Client::new(endpoint)?), dependency }
+            }
             Strategy::Leased => {
                 let (mut clients, mut handles) = (Vec::new(), Vec::new());
                 for holder in 0..scenario.holders {
@@ -112,6 +129,12 @@ impl Guard {
     pub(super) async fn until_ready(&self) -> Result<(), Error> {
         match self {
             Self::Nothing | Self::Own(_) => {}
+            Self::Copied { twins, .. } => {
+                while !twins.is_leased() {
+                    twins.want();
+                    time::sleep(LOOK_EVERY).await;
+                }
+            }
             Self::Plain { clients, dependency, leased } => {
                 for client in clients {
                     until_answered(client, dependency, *leased).await?;
@@ -143,7 +166,22 @@ impl Guard {
     fn own(&self, client: u32, layer: usize, layers: usize) -> Option<&TpsBudget> {
         match self {
             Self::Own(budgets) => budgets.get(usize::try_from(client).ok()? * layers + layer),
-            Self::Nothing | Self::Plain { .. } | Self::Holding { .. } => None,
+            Self::Nothing | Self::Plain { .. } | Self::Holding { .. } | Self::Copied { .. } => None,
+        }
+    }
+
+    /// From this time since boot on there is a copy of the holder.
+    pub(super) fn copies_at(&self, at_ns: i64) {
+        if let Self::Copied { twins, .. } = self {
+            twins.part_at(at_ns);
+        }
+    }
+
+    /// What became of the copy.
+    pub(super) fn cloned(&self) -> Option<Cloned> {
+        match self {
+            Self::Copied { twins, .. } => twins.told(),
+            Self::Nothing | Self::Own(_) | Self::Plain { .. } | Self::Holding { .. } => None,
         }
     }
 
@@ -169,6 +207,17 @@ impl Guard {
                 let ask = Plainly { attempt, priority, costs, within: asking.within };
                 ask.of(&clients[client % clients.len()], dependency).await
             }
+            Self::Copied { twins, client: plain, dependency } => {
+                // Half of the clients are the copy's.
+                match twins.reserve(client % 2 == 1, &LocalAsk { attempt, priority, costs: &[] }) {
+                    TwinLocal::Admitted(spent) => (Via::Lease, Held::Copied(spent)),
+                    TwinLocal::Denied => (Via::Refused, Held::Nothing),
+                    TwinLocal::Short => {
+                        let ask = Plainly { attempt, priority, costs: Vec::new(), within: asking.within };
+                        ask.of(plain, dependency).await
+                    }
+                }
+            }
             Self::Holding { handles, .. } => {
                 let handle = &handles[client % handles.len()];
                 let ask = match asking.cause {
@@ -191,7 +240,7 @@ impl Guard {
     pub(super) fn releases_lost(&self) -> u64 {
         match self {
             Self::Holding { clients, .. } => clients.iter().map(LeasedClient::releases_lost).sum(),
-            Self::Nothing | Self::Own(_) | Self::Plain { .. } => 0,
+            Self::Nothing | Self::Own(_) | Self::Plain { .. } | Self::Copied { .. } => 0,
         }
     }
 }
@@ -279,6 +328,7 @@ impl Held {
     pub(super) fn finish(self, outcome: Outcome, unit: Option<&str>, actual_micros: i64) {
         match self {
             Self::Nothing => {}
+            Self::Copied(spent) => spent.settle(outcome),
             Self::Leased(flight, dependency) => {
                 let cost = unit.and_then(|unit| dependency.cost(unit, actual_micros));
                 flight.finish_with(outcome, cost.as_slice());

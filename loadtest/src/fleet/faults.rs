@@ -109,8 +109,8 @@ impl World<'_> {
                 }
                 Ok(())
             }
-            // They have waited for their time by themselves.
-            FaultKind::Grow => Ok(()),
+            // Callers do it by themselves, at its time.
+            FaultKind::Grow | FaultKind::Clone => Ok(()),
             FaultKind::Policy => self.change_policy(fault, begins).await,
             FaultKind::SetClock => {
                 let ahead_ms = if begins { fault.by_ms() } else { 0 };

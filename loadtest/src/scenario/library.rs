@@ -6,7 +6,7 @@ use super::Scenario;
 use crate::Error;
 
 /// Names of files and what stands in them, in the order of running.
-const FILES: [(&str, &str); 32] = [
+const FILES: [(&str, &str); 33] = [
     ("storm", include_str!("../../scenarios/storm.toml")),
     ("amplification", include_str!("../../scenarios/amplification.toml")),
     ("metastable", include_str!("../../scenarios/metastable.toml")),
@@ -34,6 +34,7 @@ const FILES: [(&str, &str); 32] = [
     ("term_beyond", include_str!("../../scenarios/term_beyond.toml")),
     ("term_untold", include_str!("../../scenarios/term_untold.toml")),
     ("term_clock_jump", include_str!("../../scenarios/term_clock_jump.toml")),
+    ("term_clone", include_str!("../../scenarios/term_clone.toml")),
     ("term_two_masters", include_str!("../../scenarios/term_two_masters.toml")),
     ("term_state_lost", include_str!("../../scenarios/term_state_lost.toml")),
     ("term_arrival", include_str!("../../scenarios/term_arrival.toml")),
