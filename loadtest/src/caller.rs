@@ -2,6 +2,7 @@
 //! became of those before.
 
 mod guard;
+mod journal;
 mod operation;
 mod told;
 mod twins;
@@ -31,6 +32,7 @@ use crate::{
     scenario::{Scenario, Strategy},
 };
 use guard::Guard;
+use journal::{Entry, Journal, Left};
 use operation::Operation;
 
 /// How long a process may take to be ready for the load.
@@ -64,6 +66,8 @@ pub(crate) struct Task {
     pub(crate) dependency: (String, String),
     /// Where it writes what it has to tell.
     pub(crate) told: PathBuf,
+    /// Where it writes down what it does, if it may be killed.
+    pub(crate) journal: Option<PathBuf>,
 }
 
 /// Words between the engine and its callers, a line each.
@@ -85,6 +89,7 @@ struct Caller {
     guard: Guard,
     start_ns: i64,
     told: Mutex<Told>,
+    journal: Option<Journal>,
     live: Live,
 }
 
@@ -115,6 +120,10 @@ async fn run(scenario: Scenario, task: Task) -> Result<ExitCode, Error> {
     let mine = |arrival: &Arrival| arrival.client % scenario.processes == task.process && arrival.due_ns >= joins_ns;
     let mut plan = plan::arrivals(&scenario, task.seed, task.clients, duration);
     plan.retain(mine);
+    let left = task.journal.as_deref().map(Left::read).transpose()?.unwrap_or_default();
+    let journal = task.journal.as_deref().map(Journal::open).transpose()?;
+    plan.retain(|arrival| !left.ended.contains(&arrival.key));
+    let told = Mutex::new(Told { resumed: u64::try_from(left.under_way.len())?, ..left.told });
     let (guard, start_ns) = if joins_ns > 0 {
         // It is not there before.
         say(Word::Ready)?;
@@ -134,8 +143,7 @@ async fn run(scenario: Scenario, task: Task) -> Result<ExitCode, Error> {
         let at_ns = i64::try_from(at_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
         guard.copies_at(start_ns.saturating_add(at_ns));
     }
-    let caller =
-        Arc::new(Caller { scenario, task, callee, guard, start_ns, told: Mutex::default(), live: Live::default() });
+    let caller = Arc::new(Caller { scenario, task, callee, guard, start_ns, told, journal, live: Live::default() });
     let live = Arc::clone(&caller);
     let telling = tokio::spawn(async move { live.tell_live().await });
     caller.work(plan).await;
@@ -213,6 +221,7 @@ impl Caller {
         }
         let load = u8::try_from(arrival.load).unwrap_or(u8::MAX);
         let ended = Ended { due_ns: arrival.due_ns, ended_ns, load, sent: operation.sent, end };
+        self.note(|| Entry::Ended { key: arrival.key, ended });
         self.tell(|told| {
             told.late_max_ns = told.late_max_ns.max(late_ns);
             told.operations.push(ended);
@@ -221,6 +230,17 @@ impl Caller {
 
     fn tell(&self, what: impl FnOnce(&mut Told)) {
         what(&mut self.told.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Writes it down, where somebody may have to go on.
+    fn note(&self, entry: impl FnOnce() -> Entry) {
+        if let Some(journal) = &self.journal
+            && let Err(error) = journal.write(&entry())
+        {
+            // Without it the accounts would be wrong.
+            eprintln!("the journal cannot be written: {error}");
+            std::process::exit(1);
+        }
     }
 
     async fn tell_live(&self) {

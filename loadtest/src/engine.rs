@@ -285,7 +285,8 @@ impl Runs<'_> {
     /// Runs in which the generator itself was late: what was offered then came in heaps, and was not what the scenario is
     /// about. Where callers are stopped on purpose, and at a deployment, nothing is repeated.
     fn stalled(&self, outcomes: &[Outcome]) -> Vec<usize> {
-        let stopped = self.scenario.faults.iter().any(|fault| fault.kind == FaultKind::PauseCallers);
+        let stops = |kind| matches!(kind, FaultKind::PauseCallers | FaultKind::RestartCallers);
+        let stopped = self.scenario.faults.iter().any(|fault| stops(fault.kind));
         if stopped || self.settings.deployment.is_some() {
             return Vec::new();
         }

@@ -179,6 +179,9 @@ pub(crate) struct CallSpec {
     ask_within: Option<Span>,
     /// Admitted attempts are sent so much later, up to a time.
     held_back: Option<HeldBack>,
+    /// Operations are tracked: budgetd keeps how often each was tried, and how it ended.
+    #[serde(default)]
+    pub(crate) tracked: bool,
     /// A stream of so many parts instead of one answer.
     #[serde(default)]
     pub(crate) parts: u32,
@@ -305,6 +308,10 @@ impl Scenario {
                 return Err(format!("load costs {:?}, a unit that policy does not have", cost.unit));
             }
         }
+        let leases = |of: &Strategy| matches!(of, Strategy::Leased | Strategy::Agent);
+        if self.call.tracked && self.strategies.iter().any(leases) {
+            return Err("call.tracked needs a ledger for each attempt: leased and agent have none".to_owned());
+        }
         self.dependency.judge()?;
         for fault in &self.faults {
             fault.judge(self)?;
@@ -374,6 +381,11 @@ impl Scenario {
     pub(crate) fn joins_at_ms(&self, process: u32) -> u64 {
         let grows = self.faults.iter().filter(|fault| fault.kind == FaultKind::Grow && fault.hits(process));
         grows.map(Fault::at_ms).min().unwrap_or(0)
+    }
+
+    /// Whether processes of callers are killed, and others go on for them.
+    pub(crate) fn restarts(&self) -> bool {
+        self.faults.iter().any(|fault| fault.kind == FaultKind::RestartCallers)
     }
 
     /// When a copy of the process's holder goes on beside it.

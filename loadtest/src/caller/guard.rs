@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use budget::{
-    decision::{Attempt, Cause, Cost, Outcome, Priority, Release, Reserve, Sent, Use},
+    decision::{
+        Attempt, Cause, Cost, Denied, OperationAsk, OperationState, Outcome, Priority, Release, Reserve, Sent,
+        TerminalState, Use,
+    },
     holder::LocalAsk,
-    ids::ReservationId,
+    ids::{Fingerprint, OperationId, ReservationId},
     lease::HolderId,
     units::MICROS_PER_TOKEN,
 };
@@ -67,9 +70,11 @@ const RELEASES_MAX: usize = 10_000;
 /// An attempt that may be sent.
 pub(super) enum Held {
     Nothing,
-    Plain(Box<(Client, Dependency)>, ReservationId),
+    Plain(Box<(Client, Dependency)>, ReservationId, Option<OperationId>),
     Leased(InFlight, Dependency),
     Copied(TwinSpent),
+    /// Not an attempt: the operation has some already.
+    Known(Box<OperationState>),
 }
 
 /// What budgetd is asked.
@@ -204,7 +209,8 @@ impl Guard {
             Self::Nothing | Self::Own(_) => return None,
             Self::Plain { clients, dependency, .. } => {
                 let costs = cost(dependency).into_iter().collect();
-                let ask = Plainly { attempt, priority, costs, within: asking.within };
+                let operation = tracked(scenario, asking.arrival.key);
+                let ask = Plainly { attempt, priority, costs, operation, within: asking.within };
                 ask.of(&clients[client % clients.len()], dependency).await
             }
             Self::Copied { twins, client: plain, dependency } => {
@@ -213,7 +219,8 @@ impl Guard {
                     TwinLocal::Admitted(spent) => (Via::Lease, Held::Copied(spent)),
                     TwinLocal::Denied => (Via::Refused, Held::Nothing),
                     TwinLocal::Short => {
-                        let ask = Plainly { attempt, priority, costs: Vec::new(), within: asking.within };
+                        let ask =
+                            Plainly { attempt, priority, costs: Vec::new(), operation: None, within: asking.within };
                         ask.of(plain, dependency).await
                     }
                 }
@@ -243,6 +250,13 @@ impl Guard {
             Self::Nothing | Self::Own(_) | Self::Plain { .. } | Self::Copied { .. } => 0,
         }
     }
+}
+
+/// The same for every process that carries the operation out.
+fn tracked(scenario: &Scenario, key: u64) -> Option<OperationAsk> {
+    let name = format!("{key:016x}");
+    let (id, fingerprint) = (OperationId::new(&name).ok()?, Fingerprint::from_slice(name.as_bytes()).ok()?);
+    scenario.call.tracked.then_some(OperationAsk { id, fingerprint, expires_in_ms: None })
 }
 
 /// Whether the policy permits leases.
@@ -294,6 +308,7 @@ struct Plainly {
     attempt: Attempt,
     priority: Priority,
     costs: Vec<Cost>,
+    operation: Option<OperationAsk>,
     within: Duration,
 }
 
@@ -302,8 +317,9 @@ struct Plainly {
 impl Plainly {
     async fn of(self, client: &Client, dependency: &Dependency) -> (Via, Held) {
         let Ok(id) = reservation_id() else { return (Via::Error, Held::Nothing) };
-        let (priority, costs) = (self.priority, self.costs);
-        let reserve = Reserve { priority, costs, ..Reserve::new(id, self.attempt) };
+        let (priority, costs, operation) = (self.priority, self.costs, self.operation);
+        let named = operation.as_ref().map(|operation| operation.id.clone());
+        let reserve = Reserve { priority, costs, operation, ..Reserve::new(id, self.attempt) };
         match client.reserve(dependency, &reserve, self.within).await {
             Ok(Reserved { decision: Decision::Admitted(_), mode, .. }) => {
                 let via = match mode {
@@ -311,7 +327,13 @@ impl Plainly {
                     Mode::Exact | Mode::Shadow => Via::Coordinator,
                     Mode::Degraded => Via::Degraded,
                 };
-                (via, Held::Plain(Box::new((client.clone(), dependency.clone())), id))
+                (via, Held::Plain(Box::new((client.clone(), dependency.clone())), id, named))
+            }
+            // Of attempts that are not the next one: whoever was here before has used some.
+            Ok(Reserved { decision: Decision::Denied(Denied { operation: Some(state), .. }), .. })
+                if !self.attempt.is_retry() && (state.attempts_used > 0 || state.terminal.is_some()) =>
+            {
+                (Via::Refused, Held::Known(state))
             }
             Ok(Reserved { decision: Decision::Denied(_), .. }) | Err(budget_client::Error::Overloaded(_)) => {
                 (Via::Refused, Held::Nothing)
@@ -327,17 +349,19 @@ impl Held {
     /// Tells how the attempt went, beside what follows.
     pub(super) fn finish(self, outcome: Outcome, unit: Option<&str>, actual_micros: i64) {
         match self {
-            Self::Nothing => {}
+            Self::Nothing | Self::Known(_) => {}
             Self::Copied(spent) => spent.settle(outcome),
             Self::Leased(flight, dependency) => {
                 let cost = unit.and_then(|unit| dependency.cost(unit, actual_micros));
                 flight.finish_with(outcome, cost.as_slice());
             }
-            Self::Plain(way, id) => {
+            Self::Plain(way, id, operation) => {
                 let (client, dependency) = *way;
                 let costs = unit.and_then(|unit| dependency.cost(unit, actual_micros)).into_iter().collect();
-                let used = Use::Sent(Sent { outcome, costs, terminal: None, result_ref: None });
-                let release = Release { id, used, operation: None };
+                let done = operation.is_some() && outcome == Outcome::Success;
+                let terminal = done.then_some(TerminalState::Completed);
+                let used = Use::Sent(Sent { outcome, costs, terminal, result_ref: None });
+                let release = Release { id, used, operation };
                 let Ok(on_its_way) = RELEASES.try_acquire() else { return };
                 tokio::spawn(async move {
                     let _on_its_way = on_its_way;

@@ -19,6 +19,8 @@ pub(crate) struct Told {
     pub(crate) arrival_max_ns: i64,
     /// Operations that had not ended when the process gave up waiting.
     pub(crate) unended: u64,
+    /// Operations with attempts sent that an earlier process had not ended when it was killed.
+    pub(crate) resumed: u64,
     /// Of a client with leases.
     pub(crate) releases_lost: u64,
     /// Of a holder that was copied.

@@ -86,6 +86,7 @@ fn losses(scenario: &Scenario, outcome: &Outcome) -> Vec<i64> {
         | FaultKind::StopBudgetd
         | FaultKind::Partition
         | FaultKind::PauseCallers
+        | FaultKind::RestartCallers
         | FaultKind::Grow
         | FaultKind::Clone
         | FaultKind::SetClock

@@ -44,6 +44,8 @@ pub(crate) enum Kind {
     StopBudgetd,
     /// The processes' connections to budgetd are cut, and none are made.
     Partition,
+    /// Processes of callers are killed, and others go on with what they had not ended.
+    RestartCallers,
     /// Processes of callers stand still, and go on.
     PauseCallers,
     /// These processes of callers begin now.
@@ -94,7 +96,10 @@ impl Fault {
             Kind::Clone if scenario.load.iter().any(|load| load.cost.is_some()) => {
                 Err(format!("fault {label:?} needs load without cost"))
             }
-            Kind::Grow | Kind::PauseCallers | Kind::Partition | Kind::Clone => {
+            Kind::RestartCallers if self.until.is_some() || scenario.strategies.iter().any(|of| !of.restarts()) => {
+                Err(format!("fault {label:?} has no `until`, and none of leased, agent and tower"))
+            }
+            Kind::Grow | Kind::PauseCallers | Kind::RestartCallers | Kind::Partition | Kind::Clone => {
                 let outside = self.which.iter().find(|process| **process >= scenario.processes);
                 match outside {
                     Some(process) => Err(format!("fault {label:?} names process {process}, which there is not")),
@@ -143,7 +148,13 @@ impl Fault {
             | Kind::KillBudgetd
             | Kind::StopBudgetd
             | Kind::Partition => true,
-            Kind::SplitRedis | Kind::PauseCallers | Kind::Grow | Kind::Clone | Kind::Policy | Kind::SetClock => false,
+            Kind::SplitRedis
+            | Kind::PauseCallers
+            | Kind::RestartCallers
+            | Kind::Grow
+            | Kind::Clone
+            | Kind::Policy
+            | Kind::SetClock => false,
         }
     }
 
@@ -162,6 +173,7 @@ impl Fault {
             Kind::KillBudgetd => format!("{} killed", some("budgetd")),
             Kind::StopBudgetd => format!("{} stopped", some("budgetd")),
             Kind::Partition => format!("{} cut off", some("callers")),
+            Kind::RestartCallers => format!("{} killed and started again", some("callers")),
             Kind::PauseCallers => format!("{} paused", some("callers")),
             Kind::Grow => format!("{} join", some("callers")),
             Kind::Clone => format!("the holder of {} is copied", some("callers")),

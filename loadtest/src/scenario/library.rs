@@ -6,7 +6,7 @@ use super::Scenario;
 use crate::Error;
 
 /// Names of files and what stands in them, in the order of running.
-const FILES: [(&str, &str); 33] = [
+const FILES: [(&str, &str); 34] = [
     ("storm", include_str!("../../scenarios/storm.toml")),
     ("amplification", include_str!("../../scenarios/amplification.toml")),
     ("metastable", include_str!("../../scenarios/metastable.toml")),
@@ -27,6 +27,7 @@ const FILES: [(&str, &str); 33] = [
     ("paused_holders", include_str!("../../scenarios/paused_holders.toml")),
     ("growing_fleet", include_str!("../../scenarios/growing_fleet.toml")),
     ("policy_cut", include_str!("../../scenarios/policy_cut.toml")),
+    ("restart", include_str!("../../scenarios/restart.toml")),
     ("lost_answer", include_str!("../../scenarios/lost_answer.toml")),
     ("stream_cut", include_str!("../../scenarios/stream_cut.toml")),
     ("throttled", include_str!("../../scenarios/throttled.toml")),

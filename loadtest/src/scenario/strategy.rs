@@ -47,6 +47,14 @@ impl Strategy {
         }
     }
 
+    /// Whether another process can go on where one was killed: with nothing of its own, or with what budgetd keeps.
+    pub(crate) const fn restarts(self) -> bool {
+        match self {
+            Self::Single | Self::Naive | Self::Exact => true,
+            Self::Tower | Self::Leased | Self::Agent => false,
+        }
+    }
+
     /// Whether budgetd decides.
     pub(crate) const fn has_budgetd(self) -> bool {
         match self {
