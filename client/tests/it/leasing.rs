@@ -260,10 +260,8 @@ async fn dependencies_that_nobody_uses_are_given_back_and_forgotten() {
     assert!(named("third").is_err());
     drop(dropped);
     eventually("room for another", || named("third").is_ok()).await;
-    eventually("its lease is given back", || {
-        holders("dropped").first().is_none_or(|holder| holder.charged.rate == 0)
-    })
-    .await;
+    eventually("its lease is given back", || holders("dropped").first().is_none_or(|holder| holder.charged.rate == 0))
+        .await;
     assert_eq!((kept.standing(), holders("kept")[0].incarnation), (Standing::Leased, of_kept), "a handle is kept");
     // The third is forgotten too, for the first to come back in another life.
     eventually("it comes back", || named("dropped").is_ok()).await;
