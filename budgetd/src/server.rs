@@ -190,7 +190,8 @@ impl Server {
         match &self.config.store {
             StoreChoice::Memory => {
                 tracing::warn!("the memory store serves a single node: replicas would not share their budgets");
-                let policies = Arc::new(Policies::start_timed(MemoryRepository::default(), policy_file, timing).await?);
+                let (repository, clock) = (MemoryRepository::default(), self.clock.clone());
+                let policies = Arc::new(Policies::start_timed(repository, policy_file, timing, clock).await?);
                 let mut store = MemoryStore::new(Arc::clone(&policies), self.clock.clone());
                 if self.config.no_leases_out {
                     tracing::warn!("an operator's word: no lease of an earlier daemon is in use");
@@ -210,7 +211,8 @@ impl Server {
                 let mut tasks = JoinSet::new();
                 redis::show(&redis, &self.telemetry, &mut tasks);
                 let repository = RedisRepository::new(Arc::clone(&redis));
-                let policies = Arc::new(Policies::start_timed(repository, policy_file, timing).await?);
+                let clock = self.clock.clone();
+                let policies = Arc::new(Policies::start_timed(repository, policy_file, timing, clock).await?);
                 let sharers = Arc::new(Sharers::new(1));
                 let word = self.config.no_leases_out;
                 if word {
@@ -240,7 +242,8 @@ impl Server {
                 let leasing = Leasing::start(coordinators.clone(), options)?;
                 let mut tasks = JoinSet::new();
                 tasks.spawn(follow(coordinators.clone(), Arc::clone(&self.telemetry)));
-                let policies = Arc::new(Policies::start_timed(MemoryRepository::default(), None, timing).await?);
+                let (repository, clock) = (MemoryRepository::default(), self.clock.clone());
+                let policies = Arc::new(Policies::start_timed(repository, None, timing, clock).await?);
                 let sharers = Arc::new(Sharers::new(1));
                 let upstream = Upstream::new(coordinators, leasing.clone());
                 let replicas = Arc::clone(&sharers);
@@ -276,8 +279,9 @@ impl Server {
             clock,
             stop: stop.clone(),
             complaints: Complaints::default(),
+            sight: Arc::default(),
         });
-        background::spawn(&core, &telemetry, &mut tasks);
+        background::spawn(&core, config.policy.clone(), &telemetry, &mut tasks);
 
         let health = Health::starting(telemetry.store.state(), &stop).await;
         tasks.spawn(health.clone().follow(telemetry.store.watch(), stop.clone()));
@@ -293,7 +297,8 @@ impl Server {
         let http_door = Door::new(Listening::Tcp(http), http_rules);
         let http_connections = http_door.connections();
         let http_stop = Stop::new();
-        let routes = http::router(Http::new(telemetry, store_kind.name, stop.clone()));
+        let routes =
+            http::router(Http::new(telemetry, store_kind.name, stop.clone()).with_policies(Arc::clone(&core.policies)));
         let http = axum::serve(http_door, routes).with_graceful_shutdown(http_stop.begun());
         tasks.spawn(async move {
             if let Err(error) = http.await {
