@@ -154,7 +154,7 @@ impl<S: Store> WithLeases<S> {
             let until_ns = now_ns.saturating_add(admitted.permit_ttl_ms.saturating_mul(NANOS_PER_MS));
             self.records.open(ask.id, Arc::clone(leased), spent, admitted, until_ns, now_ns);
         }
-        Answered { degraded, ..self.answered(Answer::Admitted(admitted)) }
+        Answered { shadow: leased.is_shadow(), degraded, ..self.answered(Answer::Admitted(admitted)) }
     }
 
     async fn release(
