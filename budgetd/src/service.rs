@@ -8,6 +8,7 @@
 mod admin;
 mod budget_service;
 mod deadline;
+mod permitted;
 mod session;
 mod status;
 mod sync;
@@ -41,6 +42,7 @@ use deadline::TimeLimit;
 
 pub use admin::Admin;
 pub use budget_service::Budgets;
+pub use permitted::Permitted;
 
 /// Between two lines of the log about state that cannot be read, whatever its traffic.
 const COMPLAIN_EVERY_MS: i64 = 10_000;

@@ -16,4 +16,5 @@ mod redis_leases;
 mod redis_store;
 mod redis_world;
 mod replicas;
+mod security;
 mod tidy;
