@@ -21,6 +21,9 @@ const TOKEN_EVERY: Duration = Duration::from_secs(5);
 /// Longest token in bytes.
 const TOKEN_BYTES_MAX: usize = 4096;
 
+#[cfg(feature = "tls")]
+const BEGIN_CERTIFICATE: &[u8] = b"-----BEGIN CERTIFICATE-----";
+
 /// What a client shows budgetd, and by what it knows budgetd. `https://` needs the feature `tls` of this crate, and a CA:
 /// none is built in.
 ///
@@ -108,7 +111,12 @@ impl Credentials {
 
         let ca =
             self.ca.as_deref().ok_or_else(|| InvalidMessage::absent("ca", "is needed for an https:// endpoint"))?;
-        let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read("ca", ca)?));
+        let pem = read("ca", ca)?;
+        if !pem.windows(BEGIN_CERTIFICATE.len()).any(|bytes| bytes == BEGIN_CERTIFICATE) {
+            // Nobody would be trusted, and no connection would say why.
+            return Err(InvalidMessage::text("ca", &ca.to_string_lossy(), "has no certificate in PEM"));
+        }
+        let mut config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem));
         if let Some((certificate, key)) = &self.certificate {
             config = config.identity(Identity::from_pem(read("certificate", certificate)?, read("key", key)?));
         }

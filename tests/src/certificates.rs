@@ -84,10 +84,10 @@ impl Authority {
     }
 
     fn issue(&self, names: &[&str], common: Option<&str>, usage: ExtendedKeyUsagePurpose, valid: Valid) -> Issued {
-        let (uris, others): (Vec<_>, Vec<_>) = names.iter().partition(|name| name.contains("://"));
-        let others: Vec<String> = others.into_iter().map(|name| (*name).to_owned()).collect();
+        let (uris, others): (Vec<&str>, Vec<&str>) = names.iter().partition(|name| name.contains("://"));
+        let others: Vec<String> = others.into_iter().map(str::to_owned).collect();
         let mut params = CertificateParams::new(others).unwrap_or_else(|error| panic!("{names:?}: {error}"));
-        params.subject_alt_names.extend(uris.into_iter().map(|name| match (*name).try_into() {
+        params.subject_alt_names.extend(uris.into_iter().map(|name| match name.try_into() {
             Ok(uri) => SanType::URI(uri),
             Err(error) => panic!("{name}: {error}"),
         }));

@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf, time::Duration};
 
 use budget::decision::{Attempt, Reserve};
-use budget_client::{Client, Credentials, Dependency, Error, Options, reservation_id};
+use budget_client::{Client, Credentials, Dependency, Error, Mode, Options, reservation_id};
 use budget_tests::{
     certificates::{Authority, Issued, Valid},
     daemon::Daemon,
@@ -105,8 +105,13 @@ pub(super) async fn ask(daemon: &Daemon, credentials: &Credentials, dependency: 
 }
 
 pub(super) async fn ask_at(endpoint: &str, credentials: &Credentials, dependency: &str) -> Result<(), Error> {
+    mode_at(endpoint, credentials, dependency).await.map(drop)
+}
+
+/// How the answer was come by.
+pub(super) async fn mode_at(endpoint: &str, credentials: &Credentials, dependency: &str) -> Result<Mode, Error> {
     let options = Options { credentials: credentials.clone(), connect_timeout: BOUND, ..Options::default() };
     let client = Client::with_options(endpoint, &options)?;
     let ask = Reserve::new(reservation_id()?, Attempt::ORIGINAL);
-    client.reserve(&Dependency::new(dependency)?, &ask, BOUND).await.map(drop)
+    client.reserve(&Dependency::new(dependency)?, &ask, BOUND).await.map(|reserved| reserved.mode)
 }

@@ -2,14 +2,14 @@
 
 use std::{fs, os::unix::fs::symlink};
 
-use budget_client::{Error, LeasedClient};
+use budget_client::Error;
 use budget_tests::{
     certificates::{Authority, Valid},
     eventually::eventually,
     process::Stream,
 };
 
-use super::ground::{BOUND, Files, TOKEN, ask, endpoint};
+use super::ground::{BOUND, Files, TOKEN, ask};
 
 async fn metric(address: std::net::SocketAddr, name: &str, ca: &str) -> Option<f64> {
     let url = format!("https://{address}/metrics");
@@ -76,8 +76,6 @@ async fn a_role_taken_away_is_gone_at_the_next_call() {
     let daemon = files.daemon(&["auth"]);
     let token = files.credentials().token(TOKEN);
     ask(&daemon, &token, "pay").await.unwrap();
-    let client = LeasedClient::builder().endpoints([endpoint(&daemon)]).credentials(token.clone()).connect().unwrap();
-    drop(client);
     files.write("auth", "[[token]]\nname = 5");
     let failing = async || metric(daemon.http(), "budgetd_auth_file_failing ", &files.text("ca")).await == Some(1.0);
     eventually(BOUND, "the file is called wrong", failing).await;
