@@ -15,6 +15,7 @@ use budget_client::{Client, Credentials, Options};
 
 mod arguments;
 mod check;
+mod explain;
 mod holders;
 mod policy;
 mod release;
@@ -49,8 +50,10 @@ pub enum Command {
     /// Reads and writes policies.
     #[command(subcommand)]
     Policy(policy::Command),
-    /// Shows balances, permits and counters.
+    /// Shows rates, balances, permits and counters.
     Status(status::Args),
+    /// Says why calls of a dependency are refused, what would help, and how much its policy can admit.
+    Explain(explain::Args),
     /// The kill switch: switches retries off or on.
     #[command(subcommand)]
     Retries(retries::Command),
@@ -145,8 +148,9 @@ async fn execute(command: Command, terminal: bool, out: &mut impl Write) -> Resu
         Command::Check(args) => check::run(&args, out),
         Command::Reserve(args) => reserve::run(&args, out).await,
         Command::Release(args) => release::run(&args, out).await,
-        Command::Policy(command) => policy::run(&command, out).await,
+        Command::Policy(command) => policy::run(&command, terminal, out).await,
         Command::Status(args) => status::run(&args, terminal, out).await,
+        Command::Explain(args) => explain::run(&args, out).await,
         Command::Retries(command) => retries::run(&command, out).await,
         Command::Holders(args) => holders::run(&args, out).await,
         Command::Lease(command) => holders::run_lease(&command, out).await,

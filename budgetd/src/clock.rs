@@ -30,6 +30,23 @@ struct Dial {
     boot_ms: AtomicI64,
 }
 
+/// A time since the Unix epoch as people write it: `2026-03-01T09:30:00Z`.
+#[must_use]
+pub fn utc(ms: i64) -> String {
+    let (days, second) = (ms.div_euclid(86_400_000), ms.rem_euclid(86_400_000) / 1_000);
+    // Years that begin in March, in eras of 400: then the leap day is the last of its year.
+    let day = days.saturating_add(719_468);
+    let (era, day_of_era) = (day.div_euclid(146_097), day.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day_of_month = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    let (hour, minute) = (second / 3_600, second / 60 % 60);
+    format!("{year:04}-{month:02}-{day_of_month:02}T{hour:02}:{minute:02}:{:02}Z", second % 60)
+}
+
 // === impl Clock ===
 
 impl Clock {
@@ -124,6 +141,21 @@ impl Hands {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_written_as_dates() {
+        let cases = [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400_000, "2000-02-29T00:00:00Z"),
+            (951_868_799_999, "2000-02-29T23:59:59Z"),
+            (1_709_164_800_000, "2024-02-29T00:00:00Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00Z"),
+            (-1, "1969-12-31T23:59:59Z"),
+        ];
+        for (ms, written) in cases {
+            assert_eq!(utc(ms), written);
+        }
+    }
 
     #[test]
     fn time_since_boot_passes_and_is_not_set() {

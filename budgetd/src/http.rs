@@ -35,11 +35,17 @@ pub struct Http {
     scraping: Arc<Mutex<()>>,
     /// Says who may see the metrics.
     guard: Arc<Guard>,
+    /// What is wrong with them is told.
+    policies: Option<Policies>,
 }
 
 /// Who asks.
 #[derive(Clone, Debug)]
 pub struct Asker(Peer);
+
+/// Does not concern readiness, but whoever looks there wants to know.
+#[derive(Clone)]
+struct Policies(Arc<crate::policies::Policies>);
 
 /// The answer of `/readyz`.
 #[derive(Debug, Serialize)]
@@ -47,6 +53,9 @@ struct Readiness {
     /// From the first contact with the store until shutdown.
     ready: bool,
     store: StoreHealth,
+    /// Why the policies in force may not be those written last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy_error: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -57,13 +66,25 @@ struct StoreHealth {
     degraded: bool,
 }
 
+impl std::fmt::Debug for Policies {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Policies")
+    }
+}
+
 // === impl Http ===
 
 impl Http {
     /// Of a daemon with this store.
     #[must_use]
     pub fn new(telemetry: Arc<Telemetry>, store_kind: &'static str, stop: Stop, guard: Arc<Guard>) -> Self {
-        Self { telemetry, store_kind, stop, scraping: Arc::default(), guard }
+        Self { telemetry, store_kind, stop, scraping: Arc::default(), guard, policies: None }
+    }
+
+    /// Tells of these policies as well.
+    #[must_use]
+    pub fn with_policies(self, policies: Arc<crate::policies::Policies>) -> Self {
+        Self { policies: Some(Policies(policies)), ..self }
     }
 }
 
@@ -88,7 +109,8 @@ async fn readyz(State(http): State<Http>) -> Response {
     let ready = is_ready(state, &http.stop);
     let store = StoreHealth { kind: http.store_kind, up: state.up, degraded: state.is_degraded() };
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    match serde_json::to_string(&Readiness { ready, store }) {
+    let policy_error = http.policies.as_ref().and_then(|policies| policies.0.written_wrong());
+    match serde_json::to_string(&Readiness { ready, store, policy_error }) {
         Ok(body) => (status, [(CONTENT_TYPE, "application/json")], body).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }

@@ -2,10 +2,10 @@
 //! ledgers.
 //!
 //! ```text
-//! file ──┐ text, fields        document (version, rules, switches)        snapshot
-//!        ├───────────────► PolicySet ──► Repository (compare-and-set) ──► name → numbers
-//! API  ──┘                     ▲                 │ every second
-//!                              └─────────────────┘ and when a ledger knows a newer version
+//! files ──┐ watch, text, fields  document (version, rules, switches, history)  snapshot
+//!         ├───────────────► PolicySet ──► Repository (compare-and-set) ──► name → numbers
+//! API  ───┘                     ▲                 │ twice a second
+//!                               └─────────────────┘ and when a ledger knows a newer version
 //! ```
 //!
 //! Invariants:
@@ -18,6 +18,8 @@ mod bound;
 mod fields;
 mod file;
 mod former;
+mod history;
+mod managed;
 mod print;
 mod reference;
 mod registry;
@@ -26,17 +28,22 @@ mod set;
 mod snapshot;
 mod sources;
 mod text;
+mod time;
+mod watch;
 
 pub use self::{
     bound::{LeaseReport, Question},
     fields::UnknownDependencies,
     file::{PolicyFile, PolicyFileError},
+    history::{Change, HISTORY_MAX, History},
+    managed::{By, Managed, Override},
     print::{RuleReport, check_report, diff, effective_toml, reports},
     reference::reference,
-    registry::{Policies, PoliciesError, Switched},
+    registry::{Edit, How, Policies, PoliciesError, Rollback, SourceError, Switched, Switching},
     set::{DEFAULTS, PolicySet, Rule},
-    snapshot::{Resolved, Snapshot, Switches},
+    snapshot::{Resolved, Snapshot, Switch, Switches},
     text::InvalidText,
+    watch::{LOOK_EVERY, Watch},
 };
 
 /// Most rules beside the defaults.

@@ -199,7 +199,8 @@ impl Server {
         match &self.config.store {
             StoreChoice::Memory => {
                 tracing::warn!("the memory store serves a single node: replicas would not share their budgets");
-                let policies = Arc::new(Policies::start_timed(MemoryRepository::default(), policy_file, timing).await?);
+                let (repository, clock) = (MemoryRepository::default(), self.clock.clone());
+                let policies = Arc::new(Policies::start_timed(repository, policy_file, timing, clock).await?);
                 let mut store = MemoryStore::new(Arc::clone(&policies), self.clock.clone());
                 if self.config.no_leases_out {
                     tracing::warn!("an operator's word: no lease of an earlier daemon is in use");
@@ -219,7 +220,8 @@ impl Server {
                 let mut tasks = JoinSet::new();
                 redis::show(&redis, &self.telemetry, &mut tasks);
                 let repository = RedisRepository::new(Arc::clone(&redis));
-                let policies = Arc::new(Policies::start_timed(repository, policy_file, timing).await?);
+                let clock = self.clock.clone();
+                let policies = Arc::new(Policies::start_timed(repository, policy_file, timing, clock).await?);
                 let sharers = Arc::new(Sharers::new(1));
                 let word = self.config.no_leases_out;
                 if word {
@@ -249,7 +251,8 @@ impl Server {
                 let leasing = Leasing::start(coordinators.clone(), options)?;
                 let mut tasks = JoinSet::new();
                 tasks.spawn(follow(coordinators.clone(), Arc::clone(&self.telemetry)));
-                let policies = Arc::new(Policies::start_timed(MemoryRepository::default(), None, timing).await?);
+                let (repository, clock) = (MemoryRepository::default(), self.clock.clone());
+                let policies = Arc::new(Policies::start_timed(repository, None, timing, clock).await?);
                 let sharers = Arc::new(Sharers::new(1));
                 let upstream = Upstream::new(coordinators, leasing.clone());
                 let replicas = Arc::clone(&sharers);
@@ -285,8 +288,9 @@ impl Server {
             clock,
             stop: stop.clone(),
             complaints: Complaints::default(),
+            sight: Arc::default(),
         });
-        background::spawn(&core, &telemetry, &mut tasks);
+        background::spawn(&core, config.policy.clone(), &telemetry, &mut tasks);
 
         let health = Health::starting(telemetry.store.state(), &stop).await;
         tasks.spawn(health.clone().follow(telemetry.store.watch(), stop.clone()));
@@ -303,7 +307,8 @@ impl Server {
         let http_door = Door::new(Listening::Tcp(http), http_rules).with_tls(security.tls(), Port::Http);
         let http_connections = http_door.connections();
         let http_stop = Stop::new();
-        let routes = http::router(Http::new(telemetry, store_kind.name, stop.clone(), Arc::clone(security.guard())));
+        let answers = Http::new(telemetry, store_kind.name, stop.clone(), Arc::clone(security.guard()));
+        let routes = http::router(answers.with_policies(Arc::clone(&core.policies)));
         let routes = routes.into_make_service_with_connect_info::<Asker>();
         let http = axum::serve(http_door, routes).with_graceful_shutdown(http_stop.begun());
         tasks.spawn(async move {

@@ -10,8 +10,10 @@ mod budget_service;
 mod deadline;
 mod permitted;
 mod session;
+mod sight;
 mod status;
 mod sync;
+mod trial;
 
 use std::{
     future::ready,
@@ -43,6 +45,7 @@ use deadline::TimeLimit;
 pub use admin::Admin;
 pub use budget_service::Budgets;
 pub use permitted::Permitted;
+pub use sight::Sight;
 
 /// Between two lines of the log about state that cannot be read, whatever its traffic.
 const COMPLAIN_EVERY_MS: i64 = 10_000;
@@ -69,6 +72,8 @@ pub struct Core<S> {
     pub stop: Stop,
     /// Keeps the log readable.
     pub complaints: Complaints,
+    /// What operators look at.
+    pub sight: Arc<Sight>,
 }
 
 /// When something was complained about last.
@@ -111,10 +116,14 @@ impl<S: Store> Core<S> {
             Err(status) => return Either::Left(ready(Err(status))),
         };
         let asked = Asked::of(&step);
+        let tried = self.sight.trials.is_any().then(|| Box::new(step.clone()));
         Either::Right(async move {
             let answered = self.store.step_labelled(&dependency, step, deadline).await;
             drop(entered);
             let (answered, label) = answered.map_err(|error| self.failure(&error, &dependency))?;
+            if let Some(step) = tried {
+                self.sight.trials.observe(&dependency, &step, &answered, self.clock.monotonic_ms());
+            }
             let (mode, cell) = (mode(&answered), asked.answered(&answered.answer));
             if !label.is_some_and(|label| self.decisions.count_at(label, cell, mode)) {
                 let snapshot = self.policies.snapshot();

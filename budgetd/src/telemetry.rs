@@ -9,6 +9,7 @@ mod ledgers;
 mod logs;
 mod store;
 pub(crate) mod syncs;
+pub(crate) mod tally;
 #[cfg(test)]
 mod tests;
 

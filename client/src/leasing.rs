@@ -10,7 +10,7 @@ use std::{
     future::Future,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
-        atomic::{AtomicI64, AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering},
     },
     time::Duration,
 };
@@ -65,6 +65,9 @@ pub struct LeasingOptions {
     pub fallback: FallbackRules,
     /// Most dependencies.
     pub dependencies_max: usize,
+    /// A dependency that nobody has asked about for so long, and of which nobody keeps a handle or a permit, is given back
+    /// and forgotten: names that come and go leave room for others.
+    pub forget_after: Duration,
 }
 
 /// How a dependency stands here.
@@ -97,6 +100,7 @@ pub struct Leased {
     /// The same with the names of all units that were ever told.
     known: RwLock<Dependency>,
     permit_ttl_ms: AtomicI64,
+    is_shadow: AtomicBool,
     share: Arc<Share>,
     alive_until_ns: Arc<AtomicI64>,
     standing: AtomicU8,
@@ -107,7 +111,9 @@ pub struct Leased {
 struct Shared {
     options: LeasingOptions,
     holder: HolderId,
-    incarnation: Incarnation,
+    /// Of the next dependency that is named: another one after some were forgotten, since a coordinator may remember these
+    /// longer.
+    incarnation: Mutex<Incarnation>,
     leases: RwLock<HashMap<DependencyId, Arc<Leased>>>,
     /// Holders that the task has not taken over yet.
     new: Mutex<Vec<(Holder, Arc<Leased>)>>,
@@ -144,6 +150,7 @@ impl Default for LeasingOptions {
                 units: Box::default(),
             },
             dependencies_max: 10_000,
+            forget_after: Duration::from_secs(3_600),
         }
     }
 }
@@ -185,7 +192,7 @@ impl Leasing {
         let shared = Arc::new(Shared {
             options,
             holder,
-            incarnation,
+            incarnation: Mutex::new(incarnation),
             leases: RwLock::default(),
             new: Mutex::default(),
             alive_until_ns: Arc::new(AtomicI64::new(i64::MIN)),
@@ -197,7 +204,7 @@ impl Leasing {
         Ok(Self { shared, commands })
     }
 
-    /// The leases of one dependency, from now on held for as long as this exists.
+    /// The leases of one dependency, from now on held until nobody has kept or used what is returned for long.
     ///
     /// # Errors
     /// If there are too many.
@@ -217,7 +224,7 @@ impl Leasing {
         let (options, now_ns) = (&shared.options, boot_time_ns());
         let holder = Holder::new(
             shared.holder.clone(),
-            shared.incarnation,
+            *lock(&shared.incarnation),
             options.weight.clamp(1, 1_000).into(),
             options.timing,
             options.fallback.clone(),
@@ -229,6 +236,7 @@ impl Leasing {
             dependency: dependency.clone(),
             known: RwLock::new(dependency.clone()),
             permit_ttl_ms: AtomicI64::new(PERMIT_TTL_MS),
+            is_shadow: AtomicBool::new(false),
             share: Arc::clone(holder.share()),
             alive_until_ns: Arc::clone(&shared.alive_until_ns),
             standing: AtomicU8::new(Standing::Unleased as u8),
@@ -297,7 +305,14 @@ impl Leased {
         self.permit_ttl_ms.load(Ordering::Relaxed)
     }
 
+    /// Whether the policy told last only counts what it would refuse.
+    #[must_use]
+    pub fn is_shadow(&self) -> bool {
+        self.is_shadow.load(Ordering::Relaxed)
+    }
+
     fn told(&self, reply: &SyncReply) {
+        self.is_shadow.store(reply.rules.shadow, Ordering::Relaxed);
         self.permit_ttl_ms.store(reply.rules.permit_ttl_ms, Ordering::Relaxed);
         let known = self.known();
         if !known.units().has(&reply.units) {

@@ -43,7 +43,9 @@ mod session;
 mod transport;
 
 pub use admin::{
-    Balance, DependencyStatus, Holder, HolderPage, PolicyPage, PolicyRule, PolicyView, StatusPage, UnitStatus,
+    About, Balance, By, DependencyStatus, HistoryPage, Holder, HolderPage, How, KillSwitch, PolicyChange, PolicyEdit,
+    PolicyOverride, PolicyPage, PolicyRule, PolicyView, Recent, Refusals, ReplicaStatus, RetrySwitch, StatusPage,
+    StatusStream, Switched, Tally, Trial, TrialState, TrialStream, UnitStatus, Window,
 };
 pub use budget_proto::{
     InvalidMessage, UnitNames,

@@ -1,18 +1,15 @@
-//! All I/O of the client, and the only file of it that knows the generated types.
+//! All I/O of the client, and with [`operators`] the only file of it that knows the generated types.
+
+mod operators;
 
 use std::{future::Future, time::Duration};
 
-use budget::{
-    decision::{Extend, ExtendResult, Release, Reserve},
-    ids::{DependencyId, PolicyVersion},
-    lease::HolderId,
-    ledger::Counters,
-};
+use budget::decision::{Extend, ExtendResult, Release, Reserve};
 use budget_proto::{
     InvalidMessage,
     convert::{
-        AskName, Asking, Mode, Released, Reply, Reserved, SyncReply, exact, extend_request, holder, lending,
-        policy_version, release_request, reserve_request, session_reply, sync_replies, sync_requests,
+        AskName, Asking, Released, Reply, Reserved, SyncReply, extend_request, release_request, reserve_request,
+        session_reply, sync_replies, sync_requests,
     },
     pb::{self, budget_admin_client::BudgetAdminClient, retry_budget_client::RetryBudgetClient},
 };
@@ -27,10 +24,9 @@ use tonic::{
     transport::{Channel, Endpoint, Uri},
 };
 
-use crate::{
-    Balance, Dependency, DependencyStatus, Error, HolderPage, Options, PolicyPage, PolicyRule, PolicyView, StatusPage,
-    UnitStatus, credentials::Bearer, leasing::Asked,
-};
+use crate::{Dependency, Error, Options, credentials::Bearer, leasing::Asked};
+
+pub(crate) use operators::{StatusAnswers, TrialAnswers};
 
 /// A call of a session, encoded; its correlation id is set when it is queued.
 pub(crate) type SessionCall = pb::SessionRequest;
@@ -144,108 +140,6 @@ impl Transport {
             Ok(Ok(response)) => Ok(SessionAnswers(response.into_inner())),
         }
     }
-
-    pub(crate) async fn get_policy(&self, dependency: &DependencyId, deadline: Instant) -> Result<PolicyView, Error> {
-        let message = pb::GetPolicyRequest { dependency: dependency.as_str().to_owned() };
-        let mut client = self.admin.clone();
-        let response = call(message, deadline, |request| async move { client.get_policy(request).await }).await?;
-        Ok(PolicyView {
-            version: received_version(response.version)?,
-            rule: response.rule,
-            source_toml: response.source_toml,
-            effective_toml: response.effective_toml,
-            retries_off: response.retries_off,
-        })
-    }
-
-    pub(crate) async fn list_policies(&self, page: Option<String>, deadline: Instant) -> Result<PolicyPage, Error> {
-        let message = pb::ListPoliciesRequest { page_size: None, page_token: page };
-        let mut client = self.admin.clone();
-        let response = call(message, deadline, |request| async move { client.list_policies(request).await }).await?;
-        let rule = |pb::PolicyRule { name, source_toml }| PolicyRule { name, source_toml };
-        Ok(PolicyPage {
-            version: received_version(response.version)?,
-            rules: response.rules.into_iter().map(rule).collect(),
-            retries_off: response.retries_off,
-            next: response.next_page_token,
-        })
-    }
-
-    pub(crate) async fn put_policy(
-        &self,
-        PolicyRule { name, source_toml }: PolicyRule,
-        expected: PolicyVersion,
-        deadline: Instant,
-    ) -> Result<PolicyVersion, Error> {
-        let message = pb::PutPolicyRequest { name, source_toml, expected_version: Some(expected.into()) };
-        let mut client = self.admin.clone();
-        let response = call(message, deadline, |request| async move { client.put_policy(request).await }).await?;
-        received_version(response.version)
-    }
-
-    pub(crate) async fn set_retries(
-        &self,
-        target: &str,
-        enabled: bool,
-        why: &str,
-        deadline: Instant,
-    ) -> Result<PolicyVersion, Error> {
-        let message = pb::SetRetriesRequest { target: target.to_owned(), enabled, why: why.to_owned() };
-        let mut client = self.admin.clone();
-        let response = call(message, deadline, |request| async move { client.set_retries(request).await }).await?;
-        received_version(response.version)
-    }
-
-    pub(crate) async fn list_holders(
-        &self,
-        dependency: &DependencyId,
-        page: Option<String>,
-        deadline: Instant,
-    ) -> Result<HolderPage, Error> {
-        let dependency = dependency.as_str().to_owned();
-        let message = pb::ListHoldersRequest { dependency, page_size: None, page_token: page };
-        let mut client = self.admin.clone();
-        let response = call(message, deadline, |request| async move { client.list_holders(request).await }).await?;
-        let holders = response.holders.into_iter().map(holder).collect::<Result<_, _>>();
-        Ok(HolderPage { holders: holders.map_err(Error::UnexpectedAnswer)?, next: response.next_page_token })
-    }
-
-    pub(crate) async fn revoke_lease(
-        &self,
-        dependency: &DependencyId,
-        holder: &HolderId,
-        why: &str,
-        deadline: Instant,
-    ) -> Result<bool, Error> {
-        let (dependency, holder_id) = (dependency.as_str().to_owned(), holder.as_str().to_owned());
-        let message = pb::RevokeLeaseRequest { dependency, holder_id, why: why.to_owned() };
-        let mut client = self.admin.clone();
-        let response = call(message, deadline, |request| async move { client.revoke_lease(request).await }).await?;
-        Ok(response.revoked)
-    }
-
-    pub(crate) async fn get_status(
-        &self,
-        dependencies: &[DependencyId],
-        page: Option<String>,
-        deadline: Instant,
-    ) -> Result<StatusPage, Error> {
-        let message = pb::GetStatusRequest {
-            dependencies: dependencies.iter().map(ToString::to_string).collect(),
-            page_size: None,
-            page_token: page,
-        };
-        let mut client = self.admin.clone();
-        let response = call(message, deadline, |request| async move { client.get_status(request).await }).await?;
-        let judge = |status| dependency_status(status).map_err(Error::UnexpectedAnswer);
-        Ok(StatusPage {
-            version: received_version(response.version)?,
-            store: response.store,
-            store_up: response.store_up,
-            dependencies: response.dependencies.into_iter().map(judge).collect::<Result<_, _>>()?,
-            next: response.next_page_token,
-        })
-    }
 }
 
 /// Accepts `http://host:port`, `https://host:port` and `unix:PATH`; anything more, such as credentials in a URL, is refused.
@@ -298,61 +192,6 @@ fn timed_reserve(dependency: &Dependency, reserve: &Reserve, deadline: Instant) 
 /// Rounded up: with less than a millisecond left there is still time left.
 fn whole_ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
-}
-
-fn received_version(version: Option<pb::PolicyVersion>) -> Result<PolicyVersion, Error> {
-    policy_version("version", version).map_err(Error::UnexpectedAnswer)
-}
-
-fn dependency_status(status: pb::DependencyStatus) -> Result<DependencyStatus, InvalidMessage> {
-    let burst = |field, burst_micros| exact(field, burst_micros);
-    let admission = match (status.admission_balance_micros, status.admission_burst_micros) {
-        (Some(balance_micros), Some(micros)) => {
-            Some(Balance { balance_micros, burst_micros: burst("admission_burst_micros", micros)? })
-        }
-        (None, _) | (_, None) => None,
-    };
-    let unit = |pb::UnitStatus { unit, balance_micros, burst_micros }| {
-        Ok(UnitStatus {
-            unit,
-            bucket: Balance { balance_micros, burst_micros: burst("units.burst_micros", burst_micros)? },
-        })
-    };
-    Ok(DependencyStatus {
-        name: status.name,
-        rule: status.rule,
-        retries_off: status.retries_off,
-        mode: Mode::received("mode", status.mode)?,
-        admission,
-        retry: Balance {
-            balance_micros: status.retry_balance_micros,
-            burst_micros: burst("retry_burst_micros", status.retry_burst_micros)?,
-        },
-        units: status.units.into_iter().map(unit).collect::<Result<_, _>>()?,
-        in_flight: exact("in_flight", status.in_flight)?,
-        max_in_flight: status.max_in_flight.map(|max| exact("max_in_flight", max)).transpose()?,
-        counters: counters(status.counters.ok_or_else(|| InvalidMessage::absent("counters", "is required"))?)?,
-        ledger_version: match status.ledger_version {
-            None => None,
-            version => Some(policy_version("ledger_version", version)?),
-        },
-        lending: status.lending.map(lending).transpose()?.map(|named| named.value),
-    })
-}
-
-fn counters(counters: pb::Counters) -> Result<Counters, InvalidMessage> {
-    Ok(Counters {
-        originals_admitted: exact("counters.originals_admitted", counters.originals_admitted)?,
-        retries_admitted: exact("counters.retries_admitted", counters.retries_admitted)?,
-        originals_denied: exact("counters.originals_denied", counters.originals_denied)?,
-        retries_denied: exact("counters.retries_denied", counters.retries_denied)?,
-        not_sent: exact("counters.not_sent", counters.not_sent)?,
-        permits_expired: exact("counters.permits_expired", counters.permits_expired)?,
-        deposited_micros: exact("counters.deposited_micros", counters.deposited_micros)?,
-        overuse_micros: exact("counters.overuse_micros", counters.overuse_micros)?,
-        account_signals: exact("counters.account_signals", counters.account_signals)?,
-        would_be_denied: exact("counters.would_be_denied", counters.would_be_denied)?,
-    })
 }
 
 // === impl Call ===

@@ -142,6 +142,14 @@ pub fn exact(field: &'static str, value: u64) -> Result<i64, InvalidMessage> {
     within(field, value, 0, EXACT_MAX)
 }
 
+/// Judges a reason for a refusal.
+///
+/// # Errors
+/// If it is none of the known values.
+pub fn deny_reason(field: &'static str, code: i32) -> Result<DenyReason, InvalidMessage> {
+    known(field, code)
+}
+
 fn reservation_id(bytes: &[u8]) -> Result<ReservationId, InvalidMessage> {
     ReservationId::from_slice(bytes).map_err(|rule| InvalidMessage::bytes("reservation_id", bytes, rule.to_string()))
 }

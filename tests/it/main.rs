@@ -9,6 +9,7 @@ mod differential;
 mod docs;
 mod faults;
 mod licences;
+mod operations;
 mod python;
 mod redis_faults;
 mod redis_health;

@@ -2,7 +2,8 @@
 
 use std::{net::SocketAddr, path::PathBuf, process::Command};
 
-use budget_client::{Source, boot_time_ns};
+use budget::decision::{Attempt, Reserve};
+use budget_client::{Client, Mode, Source, boot_time_ns, reservation_id};
 use budget_tests::{daemon, eventually::eventually, ports, process::Process};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -12,7 +13,7 @@ use tokio::{
 use super::{
     fleet::{Demand, Fleet},
     judge::Case,
-    setting::{BOUND, On, POLICY, REST_MS, RETURN_MS, STEP_MS, Setting, TIMING, pass_ms, until_ns},
+    setting::{BOUND, CALL, On, POLICY, REST_MS, RETURN_MS, STEP_MS, Setting, TIMING, pass_ms, pay, pay_id, until_ns},
 };
 
 const MS: i64 = 1_000_000;
@@ -198,4 +199,36 @@ async fn q11_an_agent_that_is_killed_and_started_again_costs_no_more_than_the_bo
     let mut case = Case::new(&setting.policy, AGENTS, 0, start_ns);
     case.all_beyond();
     case.assert(&*fleet.end().await);
+}
+
+/// What a lease decides under a policy that is only tried is told as such, like all else.
+///
+/// Seen to fail with answers that say they are of a lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q13_an_agent_says_that_a_policy_is_only_tried() {
+    let setting = Setting::new(On::Memory, &format!("mode = \"shadow\"\n{POLICY}"));
+    let agent = Agent::start(&setting, 0).await;
+    let client = Client::new(&agent.endpoint()).unwrap();
+    let reserve = async || {
+        let ask = Reserve { no_release: true, ..Reserve::new(reservation_id().unwrap(), Attempt::ORIGINAL) };
+        client.reserve(&pay(), &ask, CALL).await.unwrap()
+    };
+    let operator = setting.operator();
+    let admitted = async || {
+        let page = operator.client().get_status(&[pay_id()], None, CALL).await.unwrap();
+        page.dependencies.first().map(|status| status.counters.originals_admitted)
+    };
+    // Once it holds a lease, the daemon behind it hears of no call.
+    eventually(BOUND, "calls are decided by the lease", async || {
+        reserve().await;
+        let before = admitted().await;
+        for _ in 0..5 {
+            assert_eq!(reserve().await.mode, Mode::Shadow);
+        }
+        operator.lent().await.0 > 0.0 && before == admitted().await
+    })
+    .await;
+    for _ in 0..20 {
+        assert_eq!(reserve().await.mode, Mode::Shadow);
+    }
 }

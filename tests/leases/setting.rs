@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
 use budget::{ids::DependencyId, lease::Timing, policy::Policy};
-use budget_client::{Client, Dependency, HolderPage, PolicyRule, boot_time_ns};
+use budget_client::{Client, Dependency, HolderPage, How, PolicyEdit, boot_time_ns};
 use budget_tests::{
     daemon::Daemon,
     eventually::eventually,
@@ -195,8 +195,9 @@ impl Operator {
 
     pub(crate) async fn put(&self, policy: &str) {
         let expected = self.client.list_policies(None, CALL).await.unwrap().version;
-        let rule = PolicyRule { name: "pay".to_owned(), source_toml: policy.to_owned() };
-        self.client.put_policy(rule, expected, CALL).await.unwrap_or_else(|error| panic!("policy: {error}"));
+        let (name, source_toml, how) = ("pay".to_owned(), Some(policy.to_owned()), How::TakeOver);
+        let edit = PolicyEdit { name, source_toml, expected, how, ..PolicyEdit::default() };
+        self.client.edit_policy(edit, CALL).await.unwrap_or_else(|error| panic!("policy: {error}"));
     }
 
     pub(crate) fn client(&self) -> &Client {

@@ -1,19 +1,50 @@
 //! Arguments that are more than text: durations, ids, costs, names of enum values.
 
-use std::time::Duration;
+use std::{env, fs, time::Duration};
 
 use budget::{
     ids::{Fingerprint, ReservationId},
     lease::HolderId,
     units::{parse_decimal_ppm, parse_duration_ms},
 };
+use budget_client::By;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+
+/// Who changes something, and why.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Author {
+    /// Who you are, for log and history, at most 256 bytes [default: user@host]
+    #[arg(long, value_name = "TEXT")]
+    who: Option<String>,
+    /// Your reason, for log and history, at most 256 bytes.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    why: String,
+}
 
 /// `unit=amount`, the amount in millionths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CostArgument {
     pub(super) unit: String,
     pub(super) amount_micros: i64,
+}
+
+// === impl Author ===
+
+impl Author {
+    pub(super) fn by(&self) -> By {
+        By { who: self.who.clone().unwrap_or_else(user_at_host), why: self.why.clone() }
+    }
+}
+
+/// As far as the system says.
+fn user_at_host() -> String {
+    let user = ["USER", "LOGNAME"].into_iter().find_map(|name| env::var(name).ok().filter(|user| !user.is_empty()));
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| fs::read_to_string("/etc/hostname"));
+    let host = host.map(|host| host.trim().to_owned()).unwrap_or_default();
+    let user = user.unwrap_or_else(|| "unknown".to_owned());
+    let who: String = if host.is_empty() { user } else { format!("{user}@{host}") };
+    // Neither name is ours to bound.
+    who.chars().take(64).collect()
 }
 
 /// `200ms`, `60s`, `10m`, `2h`, `1d` in milliseconds.

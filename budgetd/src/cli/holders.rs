@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use budget::{
+    ids::PolicyVersion,
     lease::{Amounts, HolderId, SHARE_ONE},
     units::Decimal,
 };
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     Connection, Failure, PAGES_MAX, Verdict, arguments,
-    table::{Table, duration, print_json, tokens},
+    table::{Table, duration, print_json, tokens, version_json},
 };
 
 /// Arguments of `holders`.
@@ -71,13 +72,16 @@ pub(super) async fn run_lease(command: &Command, out: &mut impl Write) -> Result
     Ok(if revoked { Verdict::Yes } else { Verdict::No })
 }
 
+/// A holder, and of which policies the replica that is asked told it last.
+pub(super) type Listed = (Holder, Option<PolicyVersion>);
+
 /// All pages.
-async fn read(client: &Client, connection: &Connection, dependency: &Dependency) -> Result<Vec<Holder>, Failure> {
+async fn read(client: &Client, connection: &Connection, dependency: &Dependency) -> Result<Vec<Listed>, Failure> {
     let (mut all, mut token) = (Vec::new(), None);
     for _ in 0..PAGES_MAX {
         let page = client.list_holders(dependency.id(), token, connection.timeout).await;
-        let mut page = page.map_err(|error| connection.failure(error))?;
-        all.append(&mut page.holders);
+        let page = page.map_err(|error| connection.failure(error))?;
+        all.extend(page.holders.into_iter().zip(page.versions));
         match page.next {
             None => return Ok(all),
             next => token = next,
@@ -88,7 +92,7 @@ async fn read(client: &Client, connection: &Connection, dependency: &Dependency)
 
 pub(super) fn show(
     dependency: &Dependency,
-    holders: &[Holder],
+    holders: &[Listed],
     json: bool,
     out: &mut impl Write,
 ) -> Result<(), Failure> {
@@ -103,8 +107,8 @@ pub(super) fn show(
         return Ok(());
     }
     let mut table = Table::default();
-    table.row(["HOLDER", "WEIGHT", "DEMAND", "RATE", "BURST", "RETRY BURST", "SLOTS", "ENDS IN", "NOTES"]);
-    for Holder { value: view, units } in holders {
+    table.row(["HOLDER", "WEIGHT", "DEMAND", "RATE", "BURST", "RETRY BURST", "SLOTS", "ENDS IN", "POLICY", "NOTES"]);
+    for (Holder { value: view, units }, version) in holders {
         let lease = &view.value;
         table.row([
             view.holder.as_str().to_owned(),
@@ -115,6 +119,7 @@ pub(super) fn show(
             tokens(lease.retry_burst),
             lease.slots.to_string(),
             duration(view.expires_in_ms),
+            version.map_or_else(|| "?".to_owned(), |version| version.number.to_string()),
             if view.revoked { "REVOKED".to_owned() } else { String::new() },
         ]);
         for part in &lease.units {
@@ -127,7 +132,7 @@ pub(super) fn show(
     Ok(())
 }
 
-fn holder_json(Holder { value: view, units }: &Holder) -> Value {
+fn holder_json((Holder { value: view, units }, version): &Listed) -> Value {
     let usage = &view.usage;
     json!({
         "holder": view.holder.as_str(),
@@ -139,6 +144,7 @@ fn holder_json(Holder { value: view, units }: &Holder) -> Value {
         "generation": view.generation,
         "expires_in_ms": view.expires_in_ms,
         "revoked": view.revoked,
+        "policy_version": version.map(version_json),
         "usage": {
             "asked": usage.asked,
             "originals_admitted": usage.originals_admitted,

@@ -1,24 +1,20 @@
-//! `budgetd policy get|list|put|diff|fields`.
+//! `budgetd policy`: rules in force, their changes and their history.
 
-use std::{
-    collections::BTreeMap,
-    fs::File,
-    io::{self, Read, Write},
-    path::{Path, PathBuf},
-};
+mod changes;
+mod history;
+mod try_out;
+
+use std::io::Write;
 
 use budget::ids::PolicyVersion;
-use budget_client::{Client, Dependency, PolicyPage, PolicyRule, PolicyView};
-use serde_json::json;
+use budget_client::{By, Client, Dependency, KillSwitch, PolicyOverride, PolicyPage, PolicyRule, PolicyView};
+use serde_json::{Value, json};
 
 use super::{
-    Connection, Failure, PAGES_MAX, Verdict,
+    Connection, Failure, PAGES_MAX, Verdict, one_line,
     table::{Table, print_json, version_json},
 };
-use crate::{
-    config::LeaseTiming,
-    policies::{PolicyFile, PolicySet, TEXT_BYTES_MAX, diff, reference},
-};
+use crate::{clock::utc, policies::reference};
 
 /// What to do with policies.
 #[derive(Debug, clap::Subcommand)]
@@ -28,9 +24,19 @@ pub enum Command {
     /// Shows all rules as they were written.
     List(ListArgs),
     /// Writes or removes one rule.
-    Put(PutArgs),
-    /// Shows what would change if a policy file were in force; exit code 3 if anything would.
-    Diff(DiffArgs),
+    Put(changes::PutArgs),
+    /// Removes one rule, or ends its override.
+    Delete(changes::DeleteArgs),
+    /// Shows what would change if a policy file, or a directory of them, were in force, or what has changed since a version;
+    /// exit code 3 if anything would or has.
+    Diff(history::DiffArgs),
+    /// Shows who changed what, when and why.
+    History(history::HistoryArgs),
+    /// Returns to the rules of an earlier version.
+    Rollback(changes::RollbackArgs),
+    /// Compares a policy file with the policies in force on the calls that one replica answers meanwhile; nothing in force
+    /// changes.
+    Try(try_out::Args),
     /// Prints every field of a policy with its default and what is allowed, as Markdown. Asks no daemon.
     Fields,
 }
@@ -51,39 +57,16 @@ pub struct ListArgs {
     connection: Connection,
 }
 
-/// Arguments of `policy put`.
-#[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("text").required(true).args(["file", "remove"]))]
-pub struct PutArgs {
-    /// A dependency, a family ending in '*', or "defaults".
-    name: String,
-    /// The rule's fields as they would stand under its heading; '-' reads standard input.
-    file: Option<PathBuf>,
-    /// Remove the rule.
-    #[arg(long)]
-    remove: bool,
-    /// Fail unless the policies still have this version, as `policy get` shows it (NUMBER:ID).
-    #[arg(long, value_name = "VERSION", value_parser = version)]
-    expect: Option<PolicyVersion>,
-    #[command(flatten)]
-    connection: Connection,
-}
-
-/// Arguments of `policy diff`.
-#[derive(Debug, clap::Args)]
-pub struct DiffArgs {
-    /// A policy file.
-    file: PathBuf,
-    #[command(flatten)]
-    connection: Connection,
-}
-
-pub(super) async fn run(command: &Command, out: &mut impl Write) -> Result<Verdict, Failure> {
+pub(super) async fn run(command: &Command, terminal: bool, out: &mut impl Write) -> Result<Verdict, Failure> {
     match command {
         Command::Get(args) => get(args, out).await,
         Command::List(args) => list(args, out).await,
-        Command::Put(args) => put(args, out).await,
-        Command::Diff(args) => compare(args, out).await,
+        Command::Put(args) => changes::put(args, out).await,
+        Command::Delete(args) => changes::delete(args, out).await,
+        Command::Diff(args) => history::compare(args, out).await,
+        Command::History(args) => history::show(args, out).await,
+        Command::Rollback(args) => changes::roll_back(args, out).await,
+        Command::Try(args) => try_out::run(args, terminal, out).await,
         Command::Fields => {
             out.write_all(reference().as_bytes())?;
             Ok(Verdict::Yes)
@@ -103,6 +86,9 @@ async fn get(GetArgs { dependency, connection }: &GetArgs, out: &mut impl Write)
             "source_toml": policy.source_toml,
             "effective_toml": policy.effective_toml,
             "retries_off": policy.retries_off,
+            "kill_switch": policy.kill_switch.as_ref().map(kill_switch_json),
+            "file": policy.file,
+            "override": policy.over.as_ref().map(override_json),
             "policy_version": version_json(policy.version),
         });
         print_json(out, &document)?;
@@ -116,7 +102,16 @@ pub(super) fn show(dependency: &Dependency, policy: &PolicyView, out: &mut impl 
     let mut table = Table::default();
     table.row(["dependency", dependency.id().as_str()]);
     table.row(["rule", &policy.rule]);
-    table.row(["retries", if policy.retries_off { "OFF" } else { "on" }]);
+    match &policy.kill_switch {
+        Some(switch) => table.row(["retries", &kill_switch_text(switch)]),
+        None => table.row(["retries", if policy.retries_off { "OFF" } else { "on" }]),
+    }
+    if let Some(file) = &policy.file {
+        table.row(["file", &one_line(file)]);
+    }
+    if let Some(PolicyOverride { until_ms, by }) = &policy.over {
+        table.row(["override", &format!("until {}, by {}", utc(*until_ms), by_text(by))]);
+    }
     table.row(["policy version", &version_text(policy.version)]);
     table.print(out)?;
     writeln!(out, "\n{}", policy.effective_toml.trim_end())?;
@@ -125,7 +120,7 @@ pub(super) fn show(dependency: &Dependency, policy: &PolicyView, out: &mut impl 
 
 async fn list(ListArgs { connection }: &ListArgs, out: &mut impl Write) -> Result<Verdict, Failure> {
     let client = connection.client()?;
-    let policies = read(&client, connection).await?;
+    let policies = read(&client, connection, None).await?;
     if connection.json {
         let rule = |rule: &PolicyRule| json!({ "name": rule.name, "source_toml": rule.source_toml });
         let document = json!({
@@ -155,58 +150,15 @@ pub(super) fn show_all(policies: &PolicyPage, out: &mut impl Write) -> Result<()
     Ok(())
 }
 
-async fn put(args: &PutArgs, out: &mut impl Write) -> Result<Verdict, Failure> {
-    let connection = &args.connection;
-    let source_toml = match &args.file {
-        // To write nothing is to remove the rule, and that takes a clear word.
-        Some(file) => not_empty(file, text(file)?)?,
-        None => String::new(),
+/// All pages as one, of the rules in force or of an earlier version.
+async fn read(client: &Client, connection: &Connection, at: Option<i64>) -> Result<PolicyPage, Failure> {
+    let page = async |token| {
+        let page = match at {
+            None => client.list_policies(token, connection.timeout).await,
+            Some(number) => client.list_policies_at(number, token, connection.timeout).await,
+        };
+        page.map_err(|error| connection.failure(error))
     };
-    let client = connection.client()?;
-    let expected = match args.expect {
-        Some(version) => version,
-        None => {
-            let page = client.list_policies(None, connection.timeout).await;
-            page.map_err(|error| connection.failure(error))?.version
-        }
-    };
-    let rule = PolicyRule { name: args.name.clone(), source_toml };
-    let version = client.put_policy(rule, expected, connection.timeout).await;
-    let version = version.map_err(|error| connection.failure(error))?;
-    let word = if args.remove { "removed" } else { "written" };
-    if connection.json {
-        let document = json!({ "rule": args.name, "result": word, "policy_version": version_json(version) });
-        print_json(out, &document)?;
-    } else {
-        writeln!(out, "rule {} is {word} (policy version {})", args.name, version_text(version))?;
-    }
-    Ok(Verdict::Yes)
-}
-
-async fn compare(DiffArgs { file, connection }: &DiffArgs, out: &mut impl Write) -> Result<Verdict, Failure> {
-    let new = PolicyFile::read_timed(file, LeaseTiming::ANY)?.set;
-    let client = connection.client()?;
-    let policies = read(&client, connection).await?;
-    let rules: BTreeMap<_, _> = policies.rules.into_iter().map(|rule| (rule.name, rule.source_toml)).collect();
-    let old = PolicySet::of_rules(&rules, Some(&PolicySet::timed(LeaseTiming::ANY)))
-        .map_err(|error| Failure::RemotePolicies { endpoint: connection.endpoint.clone(), error: Box::new(error) })?;
-    let changes = diff(&old, &new);
-    if connection.json {
-        let lines: Vec<_> = changes.lines().collect();
-        let version = version_json(policies.version);
-        print_json(out, &json!({ "equal": changes.is_empty(), "changes": lines, "policy_version": version }))?;
-    } else if changes.is_empty() {
-        writeln!(out, "no difference to policy version {}", version_text(policies.version))?;
-    } else {
-        write!(out, "{changes}")?;
-    }
-    Ok(if changes.is_empty() { Verdict::Yes } else { Verdict::No })
-}
-
-/// All pages as one.
-async fn read(client: &Client, connection: &Connection) -> Result<PolicyPage, Failure> {
-    let page =
-        async |token| client.list_policies(token, connection.timeout).await.map_err(|error| connection.failure(error));
     let mut all = page(None).await?;
     for _ in 1..PAGES_MAX {
         let Some(token) = all.next.take() else { return Ok(all) };
@@ -220,31 +172,30 @@ async fn read(client: &Client, connection: &Connection) -> Result<PolicyPage, Fa
     }
 }
 
-fn text(file: &Path) -> Result<String, Failure> {
-    let failure = |error| Failure::File { path: file.display().to_string(), error };
-    let most = u64::try_from(TEXT_BYTES_MAX).unwrap_or(u64::MAX);
-    let reader: Box<dyn Read> = if file == Path::new("-") {
-        Box::new(io::stdin().lock())
-    } else {
-        Box::new(File::open(file).map_err(failure)?)
-    };
-    let mut text = String::new();
-    reader.take(most.saturating_add(1)).read_to_string(&mut text).map_err(failure)?;
-    if text.len() > TEXT_BYTES_MAX {
-        return Err(Failure::FileContent {
-            path: file.display().to_string(),
-            rule: "is larger than all policies may be",
-        });
-    }
-    Ok(text)
+/// Who, and why if they said so.
+pub(super) fn by_text(By { who, why }: &By) -> String {
+    let who = one_line(if who.is_empty() { "somebody" } else { who });
+    if why.is_empty() { who } else { format!("{who}: {}", one_line(why)) }
 }
 
-fn not_empty(file: &Path, text: String) -> Result<String, Failure> {
-    if text.trim().is_empty() {
-        let rule = "is empty; use --remove to remove a rule";
-        return Err(Failure::FileContent { path: file.display().to_string(), rule });
-    }
-    Ok(text)
+pub(super) fn kill_switch_text(switch: &KillSwitch) -> String {
+    let until = switch.until_ms.map_or_else(|| "until switched on".to_owned(), |ms| format!("until {}", utc(ms)));
+    let target = if switch.target == "*" { "all".to_owned() } else { one_line(&switch.target) };
+    format!("OFF for {target} {until}, by {}", by_text(&switch.by))
+}
+
+pub(super) fn kill_switch_json(switch: &KillSwitch) -> Value {
+    json!({
+        "target": switch.target,
+        "since_ms": switch.since_ms,
+        "until_ms": switch.until_ms,
+        "who": switch.by.who,
+        "why": switch.by.why,
+    })
+}
+
+pub(super) fn override_json(over: &PolicyOverride) -> Value {
+    json!({ "until_ms": over.until_ms, "who": over.by.who, "why": over.by.why })
 }
 
 /// As [`version`] reads it.

@@ -2,8 +2,8 @@
 
 use std::{io::Write, time::Duration};
 
-use budget::{ids::DependencyId, ledger::Lending};
-use budget_client::{Balance, Client, Dependency, DependencyStatus, StatusPage, UnitNames};
+use budget::{ids::DependencyId, ledger::Lending, units::Decimal};
+use budget_client::{About, Balance, Client, Dependency, DependencyStatus, Refusals, StatusPage, UnitNames, Window};
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -11,11 +11,13 @@ use super::{
     Connection, Failure, PAGES_MAX, Verdict, arguments,
     holders::amounts_json,
     one_line,
+    policy::{kill_switch_json, kill_switch_text, override_json},
     table::{Table, duration, print_json, tokens, version_json},
 };
+use crate::clock::utc;
 
 /// Moves to the top left and clears what is below.
-const CLEAR: &str = "\x1b[H\x1b[J";
+pub(super) const CLEAR: &str = "\x1b[H\x1b[J";
 
 /// Arguments of `status`.
 #[derive(Debug, clap::Args)]
@@ -47,24 +49,67 @@ pub(super) async fn run(args: &Args, terminal: bool, out: &mut impl Write) -> Re
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let status = read(&client, &args.connection, &ids).await;
-        if terminal {
-            write!(out, "{CLEAR}")?;
-        }
-        match status {
-            Ok(status) => show(&status, args.connection.json, out)?,
-            // Whoever watches wants to see it come back.
-            Err(failure @ Failure::Silent { .. }) if args.connection.json => {
+        let Err(failure) = watch(args, &client, &ids, terminal, out).await else { continue };
+        // Whoever watches wants to see it come back.
+        let Failure::Silent { .. } = &failure else { return Err(failure) };
+        frame(args, terminal, out, |out| {
+            if args.connection.json {
                 print_json(out, &json!({ "error": failure.to_string() }))?;
+            } else {
+                writeln!(out, "{}", one_line(&failure.to_string()))?;
             }
-            Err(failure @ Failure::Silent { .. }) => writeln!(out, "{}", one_line(&failure.to_string()))?,
-            Err(failure) => return Err(failure),
-        }
-        if !args.connection.json && !terminal {
-            writeln!(out)?;
-        }
-        out.flush()?;
+            Ok(())
+        })?;
     }
+}
+
+/// Shows round after round until the stream ends.
+async fn watch(
+    args: &Args,
+    client: &Client,
+    ids: &[DependencyId],
+    terminal: bool,
+    out: &mut impl Write,
+) -> Result<(), Failure> {
+    let connection = &args.connection;
+    let failed = |error| connection.failure(error);
+    let mut stream = client.watch_status(ids, args.every, connection.timeout).await.map_err(failed)?;
+    let mut round: Option<StatusPage> = None;
+    // A server that has gone silent is noticed by the connection's own probes.
+    while let Some(mut page) = stream.next().await.map_err(failed)? {
+        let more = page.next.is_some();
+        let complete = match round.take() {
+            None => page,
+            Some(mut first) => {
+                first.dependencies.append(&mut page.dependencies);
+                first
+            }
+        };
+        if more {
+            round = Some(complete);
+        } else {
+            frame(args, terminal, out, |out| show(&complete, connection.json, out))?;
+        }
+    }
+    Ok(())
+}
+
+/// One picture after the other, in place on a terminal.
+fn frame<W: Write>(
+    args: &Args,
+    terminal: bool,
+    out: &mut W,
+    show: impl FnOnce(&mut W) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    if terminal {
+        write!(out, "{CLEAR}")?;
+    }
+    show(out)?;
+    if !args.connection.json && !terminal {
+        writeln!(out)?;
+    }
+    out.flush()?;
+    Ok(())
 }
 
 /// All pages as one.
@@ -77,7 +122,7 @@ async fn read(client: &Client, connection: &Connection, ids: &[DependencyId]) ->
         let Some(token) = all.next.take() else { return Ok(all) };
         let mut further = page(Some(token)).await?;
         all.dependencies.append(&mut further.dependencies);
-        all = StatusPage { dependencies: all.dependencies, ..further };
+        all.next = further.next;
     }
     match all.next {
         None => Ok(all),
@@ -92,6 +137,7 @@ pub(super) fn show(status: &StatusPage, json: bool, out: &mut impl Write) -> Res
     }
     let up = if status.store_up { "up" } else { "DOWN" };
     writeln!(out, "store {} is {up}, policy version {}", status.store, status.version.number)?;
+    about(&status.about, out)?;
     if status.dependencies.is_empty() {
         writeln!(out, "no dependency is known yet")?;
         return Ok(());
@@ -107,6 +153,8 @@ pub(super) fn show(status: &StatusPage, json: bool, out: &mut impl Write) -> Res
         "ORIGINALS",
         "RETRIES",
         "DENIED",
+        "PER SECOND",
+        "AMPLIFICATION",
         "NOTES",
     ]);
     for dependency in &status.dependencies {
@@ -129,12 +177,90 @@ fn rows(table: &mut Table, status: &DependencyStatus) {
         counters.originals_admitted.to_string(),
         counters.retries_admitted.to_string(),
         format!("{}+{}", counters.originals_denied, counters.retries_denied),
+        rates(status),
+        latest(status).and_then(|window| window.amplification_ppm).map_or_else(|| "n/a".to_owned(), decimal),
         notes(status),
     ]);
     for unit in &status.units {
         let empty = String::new;
         table.row([format!("  {}", unit.unit), empty(), empty(), bucket(unit.bucket)]);
     }
+}
+
+/// What is to be known of the replicas.
+fn about(about: &About, out: &mut impl Write) -> Result<(), Failure> {
+    if let Some(error) = &about.policy_error {
+        writeln!(out, "POLICIES: {}", one_line(error))?;
+    }
+    for switch in &about.kill_switches {
+        writeln!(out, "retries {}", kill_switch_text(switch))?;
+    }
+    let mut versions: Vec<_> = about.replicas.iter().map(|replica| replica.version.number).collect();
+    versions.sort_unstable();
+    versions.dedup();
+    if let [_, _, ..] = *versions {
+        let each = about.replicas.iter();
+        let each: Vec<_> =
+            each.map(|replica| format!("{} has {}", replica.replica_id, replica.version.number)).collect();
+        writeln!(out, "replicas differ in their policy version: {}", each.join(", "))?;
+    } else if !about.replicas.is_empty() {
+        writeln!(out, "{} replicas, all with this policy version", about.replicas.len())?;
+    }
+    for replica in about.replicas.iter().filter(|replica| replica.policy_error) {
+        writeln!(out, "replica {} cannot bring its policies up to date", one_line(&replica.replica_id))?;
+    }
+    Ok(())
+}
+
+/// The shortest window: of the fleet if that is known, else of the replica.
+fn latest(status: &DependencyStatus) -> Option<&Window> {
+    status.recent.fleet.first().or_else(|| status.recent.replica.first())
+}
+
+/// Originals, retries and refusals each second; of one replica where the fleet's are not known.
+fn rates(status: &DependencyStatus) -> String {
+    let Some(window) = latest(status) else { return "n/a".to_owned() };
+    let each = |count: u64| {
+        decimal(count.saturating_mul(1_000_000_000).checked_div(window.length_ms).unwrap_or(0) / 100_000 * 100_000)
+    };
+    let denied = window.originals_denied.saturating_add(window.retries_denied);
+    let scope = if status.recent.fleet.is_empty() { " here" } else { "" };
+    let (originals, retries) = (each(window.originals_admitted), each(window.retries_admitted));
+    format!("{originals}+{retries}, {} denied{scope}", each(denied))
+}
+
+/// Millionths, to a hundredth.
+fn decimal(ppm: u64) -> String {
+    Decimal(i64::try_from(ppm / 10_000 * 10_000).unwrap_or(i64::MAX)).to_string()
+}
+
+/// `12 retry_budget, 3 admission`.
+pub(super) fn refusals_text(refusals: &[Refusals]) -> String {
+    let each = refusals
+        .iter()
+        .map(|refusals| format!("{} {}", refusals.originals.saturating_add(refusals.retries), refusals.reason.name()));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+pub(super) fn refusals_json(refusals: &[Refusals]) -> Value {
+    let each = refusals.iter().map(|refusals| {
+        json!({ "reason": refusals.reason.name(), "originals": refusals.originals, "retries": refusals.retries })
+    });
+    Value::Array(each.collect())
+}
+
+fn window_json(window: &Window) -> Value {
+    json!({
+        "length_ms": window.length_ms,
+        "originals_admitted": window.originals_admitted,
+        "retries_admitted": window.retries_admitted,
+        "originals_denied": window.originals_denied,
+        "retries_denied": window.retries_denied,
+        "would_be_denied": window.would_be_denied,
+        "amplification_ppm": window.amplification_ppm,
+        "refusals": refusals_json(&window.refusals),
+        "would_be_refusals": refusals_json(&window.would_be_refusals),
+    })
 }
 
 fn bucket(Balance { balance_micros, burst_micros }: Balance) -> String {
@@ -151,10 +277,22 @@ fn notes(status: &DependencyStatus) -> String {
         (counters.account_signals, "account signals"),
     ];
     let counted = counted.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
-    let off = status.retries_off.then(|| "RETRIES OFF".to_owned());
+    let until = status.recent.kill_switch.as_ref().and_then(|switch| switch.until_ms);
+    let until = until.map_or_else(String::new, |ms| format!(" until {}", utc(ms)));
+    let off = status.retries_off.then(|| format!("RETRIES OFF{until}"));
+    let refused = status.recent.replica.last().map(|window| refusals_text(&window.refusals));
+    let refused = refused.filter(|text| !text.is_empty()).map(|text| format!("lately {text}"));
+    let over = status.recent.over.as_ref().map(|over| format!("OVERRIDDEN until {}", utc(over.until_ms)));
     let overuse = (counters.overuse_micros > 0).then(|| format!("{} overused", tokens(counters.overuse_micros)));
     let leased = status.lending.iter().map(leased);
-    off.into_iter().chain(leased).chain(counted).chain(overuse).collect::<Vec<_>>().join(", ")
+    off.into_iter()
+        .chain(over)
+        .chain(leased)
+        .chain(counted)
+        .chain(overuse)
+        .chain(refused)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 /// What is leased, and what is unknown.
@@ -186,6 +324,16 @@ fn document(status: &StatusPage) -> Value {
         "policy_version": version_json(status.version),
         "store": status.store,
         "store_up": status.store_up,
+        "now_ms": status.about.now_ms,
+        "policy_error": status.about.policy_error,
+        "replica": status.about.replica_id,
+        "replicas": status.about.replicas.iter().map(|replica| json!({
+            "replica": replica.replica_id,
+            "policy_version": version_json(replica.version),
+            "age_ms": replica.age_ms,
+            "policy_error": replica.policy_error,
+        })).collect::<Vec<_>>(),
+        "kill_switches": status.about.kill_switches.iter().map(kill_switch_json).collect::<Vec<_>>(),
         "dependencies": status.dependencies.iter().map(dependency_json).collect::<Vec<_>>(),
     })
 }
@@ -208,6 +356,12 @@ fn dependency_json(status: &DependencyStatus) -> Value {
         "max_in_flight": status.max_in_flight,
         "ledger_version": status.ledger_version.map(version_json),
         "lending": status.lending.as_ref().map(lending_json),
+        "policy_version": status.recent.policy_version.map(version_json),
+        "kill_switch": status.recent.kill_switch.as_ref().map(kill_switch_json),
+        "file": status.recent.file,
+        "override": status.recent.over.as_ref().map(override_json),
+        "fleet": status.recent.fleet.iter().map(window_json).collect::<Vec<_>>(),
+        "replica": status.recent.replica.iter().map(window_json).collect::<Vec<_>>(),
         "counters": {
             "originals_admitted": counters.originals_admitted,
             "retries_admitted": counters.retries_admitted,

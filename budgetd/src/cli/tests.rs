@@ -11,7 +11,8 @@ use budget::{
     ledger::Counters,
 };
 use budget_client::{
-    Balance, Decision, Dependency, DependencyStatus, Mode, PolicyPage, PolicyRule, Reserved, StatusPage, UnitStatus,
+    About, Balance, By, Decision, Dependency, DependencyStatus, KillSwitch, Mode, PolicyPage, PolicyRule, Recent,
+    Refusals, Reserved, StatusPage, UnitStatus, Window,
 };
 use clap::{CommandFactory, Parser};
 
@@ -52,6 +53,14 @@ fn arguments_that_make_sense() {
         "b policy put fam/* file.toml",
         "b policy put payments --remove --expect 7:99",
         "b policy diff policies.toml",
+        "b policy diff --from 3 --to 5",
+        "b policy delete fam/* --override-for 2h --why incident",
+        "b policy put payments - --take-over --who ann",
+        "b policy history --json",
+        "b policy rollback 12 --expect 7:99",
+        "b policy try policies.toml --for 30s",
+        "b explain payments --json",
+        "b retries off payments --for 30m --why incident --who ann",
         "b status",
         "b status a b --watch --every 500ms",
         "b retries off payments --why incident",
@@ -109,6 +118,12 @@ fn arguments_that_make_none_are_usage_errors() {
         "b policy put payments f.toml --expect 7:-1",
         "b status --every 1s",
         "b retries off",
+        "b retries on payments --for 30m",
+        "b policy diff",
+        "b policy diff policies.toml --to 5",
+        "b policy put payments - --take-over --override-for 2h",
+        "b policy rollback -1",
+        "b policy try policies.toml --for 0s",
         "b retries off payments --all",
         "b retries maybe payments",
         "b holders",
@@ -246,7 +261,67 @@ fn payments(counters: Counters) -> DependencyStatus {
         counters,
         ledger_version: Some(PolicyVersion { number: 3, id: 99 }),
         lending: None,
+        recent: Recent::default(),
     }
+}
+
+fn recent() -> Recent {
+    let window = |length_ms| Window {
+        length_ms,
+        originals_admitted: 52,
+        retries_admitted: 5,
+        retries_denied: 15,
+        amplification_ppm: Some(1_096_153),
+        refusals: vec![Refusals { reason: DenyReason::RetryBudget, originals: 0, retries: 9 }],
+        ..Window::default()
+    };
+    let by = By { who: "ann@ops".to_owned(), why: "incident 42".to_owned() };
+    let switch = KillSwitch { target: "pay*".to_owned(), since_ms: 0, until_ms: Some(1_800_000), by };
+    Recent {
+        fleet: vec![window(10_000), window(60_000)],
+        replica: vec![window(10_000), window(60_000)],
+        kill_switch: Some(switch),
+        ..Recent::default()
+    }
+}
+
+#[test]
+fn what_refuses_calls_is_explained_with_what_helps() {
+    let rule = "admission = { rate = \"10/s\", burst = 10 }\nretry = { ratio = 0.25, floor = \"6/min\", burst = 10 }";
+    let rules = std::collections::BTreeMap::from([("payments".to_owned(), rule.to_owned())]);
+    let set = crate::policies::PolicySet::of_rules(&rules, None).unwrap();
+    let policy = std::sync::Arc::clone(&set.rule("payments").unwrap().policy);
+    let page = |status: &DependencyStatus, store_up| StatusPage {
+        version: PolicyVersion { number: 3, id: 99 },
+        store: "redis".to_owned(),
+        store_up,
+        dependencies: vec![status.clone()],
+        next: None,
+        about: About::default(),
+    };
+    let kinds = |status: &DependencyStatus, store_up| {
+        let found = super::explain::findings(&page(status, store_up), status, &policy);
+        found.iter().map(|finding| finding.kind).collect::<Vec<_>>()
+    };
+    let calm = DependencyStatus {
+        retries_off: false,
+        admission: Some(Balance { balance_micros: 5_000_000, burst_micros: 10_000_000 }),
+        units: Vec::new(),
+        ..payments(Counters::default())
+    };
+    assert_eq!(kinds(&calm, true), Vec::<&str>::new());
+    assert_eq!(kinds(&calm, false), ["store_away"]);
+    let retry = Balance { balance_micros: 300_000, burst_micros: 10_000_000 };
+    let admission = Some(Balance { balance_micros: 999_999, burst_micros: 10_000_000 });
+    let busy = DependencyStatus { retry, admission, in_flight: 200, recent: recent(), ..calm };
+    let expected = ["retries_off", "retry_budget", "retry_budget_now", "admission_now", "in_flight_now"];
+    assert_eq!(kinds(&busy, true), expected);
+    let found = super::explain::findings(&page(&busy, true), &busy, &policy);
+    assert!(found[0].what.contains("until 1970-01-01T00:30:00Z, by ann@ops: incident 42"), "{found:?}");
+    assert_eq!(found[0].help, "budgetd retries on pay*");
+    let now =
+        "0.3 of the 1 retry tokens it costs are there; 3 originals would earn the rest, and the floor gives 6/min";
+    assert!(found[2].what.contains(now), "{found:?}");
 }
 
 #[test]
@@ -267,6 +342,7 @@ fn status_is_shown() {
         store_up: false,
         dependencies,
         next: None,
+        about: About::default(),
     };
     let show = |json, dependencies| {
         let mut text = Vec::new();
@@ -275,12 +351,12 @@ fn status_is_shown() {
     };
     let expected = "\
 store redis is DOWN, policy version 3
-DEPENDENCY  RULE      MODE   ADMISSION  RETRY     IN FLIGHT  ORIGINALS  RETRIES  DENIED  NOTES
-payments    pay*      exact  -1.5/10    9.333/10  3/200      12         0        0+4     RETRIES OFF, 1 not sent
+DEPENDENCY  RULE      MODE   ADMISSION  RETRY     IN FLIGHT  ORIGINALS  RETRIES  DENIED  PER SECOND           AMPLIFICATION  NOTES
+payments    pay*      exact  -1.5/10    9.333/10  3/200      12         0        0+4     5.2+0.5, 1.5 denied  1.09           RETRIES OFF until 1970-01-01T00:30:00Z, 1 not sent, lately 9 retry_budget
   usd                        0.25/1
-search      defaults  exact  unlimited  9.333/10  3          0          0        0+0
+search      defaults  exact  unlimited  9.333/10  3          0          0        0+0     n/a                  n/a
 ";
-    assert_eq!(show(false, vec![payments(counters), plain]), expected);
+    assert_eq!(show(false, vec![DependencyStatus { recent: recent(), ..payments(counters) }, plain]), expected);
     assert_eq!(show(false, vec![]), "store redis is DOWN, policy version 3\nno dependency is known yet\n");
     let json: serde_json::Value = serde_json::from_str(&show(true, vec![payments(counters)])).unwrap();
     let payments = &json["dependencies"][0];
@@ -339,7 +415,7 @@ async fn check_prints_every_effective_policy() {
     let error = outcome(&format!("b check {}", file.display())).await.unwrap_err().to_string();
     assert!(error.contains("line 2") && error.contains("ratio"), "{error}");
     let error = outcome(&format!("b check {}", directory.path().display())).await.unwrap_err().to_string();
-    assert!(error.contains("is a directory"), "{error}");
+    assert!(error.contains("policies.toml, line 2"), "a directory is all its files: {error}");
 }
 
 #[tokio::test]

@@ -60,6 +60,11 @@ fn join(a: Option<Terms>, b: Option<Terms>) -> Option<Terms> {
 impl Former {
     /// What is remembered when `new` takes the place of `old`, which remembered `self`.
     pub(super) fn succeeded(&self, old: &PolicySet, new: &PolicySet, now_ms: i64) -> Self {
+        let lends = |policy: &Policy| policy.spec().lease.enabled;
+        if self.0.is_empty() && !lends(old.defaults()) && !old.rules().any(|(_, rule)| lends(&rule.policy)) {
+            // Nothing can be out; looking at each rule would take long where there are many.
+            return Self::default();
+        }
         let was = |rule: &str| self.was(old, rule, now_ms);
         let mut terms = HashMap::new();
         for (name, _) in new.rules().filter(|(name, _)| ***name != *DEFAULTS) {

@@ -30,6 +30,26 @@ pub enum Replaced {
     Conflict(Option<Document>),
 }
 
+/// What a replica tells the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Presence {
+    /// Of the policies in force there.
+    pub version: PolicyVersion,
+    /// They may not be those written last.
+    pub is_stale: bool,
+}
+
+/// A replica that has told lately.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replica {
+    /// Its name: random, one for each start.
+    pub id: String,
+    /// What it told.
+    pub presence: Presence,
+    /// How long ago.
+    pub age_ms: i64,
+}
+
 /// Keeps one document. Implementations bound their own waiting and do not retry.
 pub trait Repository: Send + Sync + 'static {
     /// The document, if there is one.
@@ -42,6 +62,27 @@ pub trait Repository: Send + Sync + 'static {
         expected: Option<PolicyVersion>,
         new: &Document,
     ) -> impl Future<Output = Result<Replaced, StoreError>> + Send;
+
+    /// What the store's clock showed at the last load, in ms since the Unix epoch; none if it has no clock of its own.
+    fn now_ms(&self) -> Option<i64> {
+        None
+    }
+
+    /// Tells the other replicas about this one, until it is forgotten some seconds later.
+    fn tell(&self, presence: Presence) -> impl Future<Output = Result<(), StoreError>> + Send {
+        let _nobody_else = presence;
+        std::future::ready(Ok(()))
+    }
+
+    /// This replica's name; none if there can be only one.
+    fn replica(&self) -> Option<&str> {
+        None
+    }
+
+    /// What replicas have told; empty if there can be only one.
+    fn replicas(&self) -> impl Future<Output = Result<Vec<Replica>, StoreError>> + Send {
+        std::future::ready(Ok(Vec::new()))
+    }
 }
 
 /// Keeps the document in this process.
@@ -54,6 +95,10 @@ type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send +
 pub(super) trait AnyRepository: Send + Sync {
     fn load(&self) -> Answer<'_, Option<Document>>;
     fn replace<'a>(&'a self, expected: Option<PolicyVersion>, new: &'a Document) -> Answer<'a, Replaced>;
+    fn now_ms(&self) -> Option<i64>;
+    fn tell(&self, presence: Presence) -> Answer<'_, ()>;
+    fn replica(&self) -> Option<&str>;
+    fn replicas(&self) -> Answer<'_, Vec<Replica>>;
 }
 
 // === impl AnyRepository ===
@@ -65,6 +110,22 @@ impl<R: Repository> AnyRepository for R {
 
     fn replace<'a>(&'a self, expected: Option<PolicyVersion>, new: &'a Document) -> Answer<'a, Replaced> {
         Box::pin(Repository::replace(self, expected, new))
+    }
+
+    fn now_ms(&self) -> Option<i64> {
+        Repository::now_ms(self)
+    }
+
+    fn tell(&self, presence: Presence) -> Answer<'_, ()> {
+        Box::pin(Repository::tell(self, presence))
+    }
+
+    fn replica(&self) -> Option<&str> {
+        Repository::replica(self)
+    }
+
+    fn replicas(&self) -> Answer<'_, Vec<Replica>> {
+        Box::pin(Repository::replicas(self))
     }
 }
 
@@ -96,5 +157,21 @@ impl<R: Repository> Repository for std::sync::Arc<R> {
         new: &Document,
     ) -> impl Future<Output = Result<Replaced, StoreError>> + Send {
         (**self).replace(expected, new)
+    }
+
+    fn now_ms(&self) -> Option<i64> {
+        (**self).now_ms()
+    }
+
+    fn tell(&self, presence: Presence) -> impl Future<Output = Result<(), StoreError>> + Send {
+        (**self).tell(presence)
+    }
+
+    fn replica(&self) -> Option<&str> {
+        (**self).replica()
+    }
+
+    fn replicas(&self) -> impl Future<Output = Result<Vec<Replica>, StoreError>> + Send {
+        (**self).replicas()
     }
 }

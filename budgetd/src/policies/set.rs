@@ -67,36 +67,75 @@ impl PolicySet {
     /// # Errors
     /// The first thing in the text that breaks a rule.
     pub fn parse_timed(origin: &str, text: &str, timing: LeaseTiming) -> Result<Self, InvalidText> {
-        let reading = Reading { origin, text };
-        let document = reading.parse()?;
-        let fields = reading.fields(document.get_ref());
-        let mut dependencies = Vec::new();
-        let mut defaults = None;
-        for field in &fields {
-            match field.key {
-                DEFAULTS => defaults = Some(field),
-                "dependency" => dependencies = field.fields()?,
-                _ => return Err(field.unknown(&["[defaults]", "[dependency.\"name\"]"])),
+        Self::parse_files(&[(origin, text)], timing).map(|(set, _)| set)
+    }
+
+    /// Reads the texts of several files as if they were one; each comes with its name. Returns also the position of the
+    /// text in which each rule stands.
+    ///
+    /// # Errors
+    /// The first thing in the texts that breaks a rule. A rule written in two of them names both.
+    pub(super) fn parse_files(texts: &[(&str, &str)], timing: LeaseTiming) -> Result<(Self, Origins), InvalidText> {
+        let readings = texts.iter().map(|(origin, text)| Reading { origin, text });
+        let documents: Vec<_> =
+            readings.map(|reading| reading.parse().map(|document| (reading, document))).collect::<Result<_, _>>()?;
+        let documents: Vec<_> = documents.iter().map(|(reading, document)| (*reading, document.get_ref())).collect();
+        let fields: Vec<_> = documents.iter().map(|(reading, root)| reading.fields(root)).collect();
+        let mut set = Self::timed(timing);
+        let mut origins = Origins::new();
+        // The defaults first, wherever they stand: everything else inherits them.
+        for (at, ((reading, root), fields)) in documents.iter().zip(&fields).enumerate() {
+            for field in fields {
+                match field.key {
+                    DEFAULTS => {
+                        enter(&mut origins, texts, field, at)?;
+                        set.parse_defaults(*reading, root, field)?;
+                    }
+                    "dependency" => {}
+                    _ => return Err(field.unknown(&["[defaults]", "[dependency.\"name\"]"])),
+                }
             }
         }
-        let sources = Sources::new(reading, document.get_ref());
-        let mut set = Self::timed(timing);
-        if let Some(defaults) = defaults {
-            let heading = (reading, defaults.table()?, defaults.offset(), DEFAULTS);
-            set.take_defaults(Fields::read(defaults.fields()?, true)?, heading)?;
-            let source = source(reading, &sources, DEFAULTS, &set.default_fields, defaults.table()?, true);
-            set.rules.insert(DEFAULTS.into(), Rule { source: source.into(), policy: Arc::clone(&set.defaults) });
+        for (at, ((reading, root), fields)) in documents.iter().zip(&fields).enumerate() {
+            let sources = Sources::new(*reading, root);
+            for table in fields.iter().filter(|field| field.key == "dependency") {
+                for field in &table.fields()? {
+                    judge_rule_name(field.key).map_err(|rule| field.refuse(rule))?;
+                    enter(&mut origins, texts, field, at)?;
+                    set.parse_rule(*reading, &sources, field)?;
+                }
+            }
         }
-        for field in &dependencies {
-            judge_rule_name(field.key).map_err(|rule| field.refuse(rule))?;
-            set.judge_room(field)?;
-            let fields = Fields::read(field.fields()?, false)?;
-            let path = format!("dependency.{}", Key(field.key));
-            let policy = set.policy(&fields, (reading, field.table()?, field.offset(), &path))?;
-            let source = source(reading, &sources, field.key, &fields, field.table()?, false);
-            set.rules.insert(field.key.into(), Rule { source: source.into(), policy });
-        }
-        Ok(set)
+        Ok((set, origins))
+    }
+
+    fn parse_defaults(
+        &mut self,
+        reading: Reading<'_>,
+        root: &DeTable<'_>,
+        field: &Field<'_>,
+    ) -> Result<(), InvalidText> {
+        let heading = (reading, field.table()?, field.offset(), DEFAULTS);
+        self.take_defaults(Fields::read(field.fields()?, true)?, heading)?;
+        let sources = Sources::new(reading, root);
+        let source = source(reading, &sources, DEFAULTS, &self.default_fields, field.table()?, true);
+        self.rules.insert(DEFAULTS.into(), Rule { source: source.into(), policy: Arc::clone(&self.defaults) });
+        Ok(())
+    }
+
+    fn parse_rule(
+        &mut self,
+        reading: Reading<'_>,
+        sources: &Sources<'_>,
+        field: &Field<'_>,
+    ) -> Result<(), InvalidText> {
+        self.judge_room(field)?;
+        let fields = Fields::read(field.fields()?, false)?;
+        let path = format!("dependency.{}", Key(field.key));
+        let policy = self.policy(&fields, (reading, field.table()?, field.offset(), &path))?;
+        let source = source(reading, sources, field.key, &fields, field.table()?, false);
+        self.rules.insert(field.key.into(), Rule { source: source.into(), policy });
+        Ok(())
     }
 
     /// Reads rules that are kept one by one. Those of `previous` whose text and defaults are the same are taken over, and
@@ -246,6 +285,20 @@ impl PolicySet {
             return Err(whole_text("policies", "number of bytes", &bytes.to_string(), rule));
         }
         Ok(())
+    }
+}
+
+/// By rule: the position of the text it stands in.
+pub(super) type Origins = BTreeMap<Arc<str>, usize>;
+
+/// Remembers where a rule stands, unless it stands in another file as well.
+fn enter(origins: &mut Origins, texts: &[(&str, &str)], field: &Field<'_>, at: usize) -> Result<(), InvalidText> {
+    match origins.insert(field.key.into(), at) {
+        None => Ok(()),
+        Some(first) => {
+            let (file, _) = texts[first];
+            Err(field.refuse(format!("must be written once, and is written in {file} as well")))
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The policies in force, compiled once per change: from a dependency's name to its numbers in a few look-ups.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -11,6 +11,7 @@ use budget::{
 };
 
 use super::{
+    By, Managed,
     fields::UnknownDependencies,
     former::Former,
     set::{DEFAULTS, PolicySet},
@@ -43,7 +44,18 @@ pub struct Resolved {
 
 /// Where retries are switched off: names, patterns ending in `*`, and `*` for everywhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Switches(BTreeSet<Arc<str>>);
+pub struct Switches(BTreeMap<Arc<str>, Switch>);
+
+/// One kill switch that is thrown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Switch {
+    /// Since when, by the store's clock.
+    pub at_ms: i64,
+    /// Until when; none: until somebody switches retries on.
+    pub until_ms: Option<i64>,
+    /// By whom, and their reason.
+    pub by: By,
+}
 
 /// All rules and switches of one version. Never changes.
 #[derive(Debug)]
@@ -54,9 +66,9 @@ pub struct Snapshot {
     exact: HashMap<Arc<str>, Arc<Resolved>>,
     families: Prefixes<Pair>,
     defaults: Pair,
-    off_exact: HashSet<Arc<str>>,
-    off_families: Prefixes<()>,
+    off_families: Prefixes<Arc<str>>,
     labels: Vec<Arc<str>>,
+    managed: Arc<Managed>,
     refusal: Option<String>,
     former: Former,
 }
@@ -79,14 +91,33 @@ struct Prefixes<T> {
 // === impl Switches ===
 
 impl Switches {
-    /// Switches retries on or off for a target. False: it was so already.
-    pub fn set(&mut self, target: &str, enabled: bool) -> bool {
-        if enabled { self.0.remove(target) } else { self.0.insert(target.into()) }
+    /// Switches retries on for a target, or off by this switch. False: it was so already, but for the time it was done.
+    pub fn set(&mut self, target: &str, switch: Option<Switch>) -> bool {
+        let Some(switch) = switch else { return self.0.remove(target).is_some() };
+        let same = |old: &Switch| (old.until_ms, &old.by) == (switch.until_ms, &switch.by);
+        if self.0.get(target).is_some_and(same) {
+            return false;
+        }
+        self.0.insert(target.into(), switch);
+        true
+    }
+
+    /// The switch of exactly this target.
+    #[must_use]
+    pub fn get(&self, target: &str) -> Option<&Switch> {
+        self.0.get(target)
     }
 
     /// All targets in name order.
-    pub fn iter(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|target| &**target)
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Switch)> {
+        self.0.iter().map(|(target, switch)| (&**target, switch))
+    }
+
+    /// Those whose time is over at `now_ms`.
+    #[must_use]
+    pub fn ended(&self, now_ms: i64) -> Vec<String> {
+        let ended = self.iter().filter(|(_, switch)| switch.until_ms.is_some_and(|until_ms| until_ms <= now_ms));
+        ended.map(|(target, _)| target.to_owned()).collect()
     }
 
     /// The number of targets.
@@ -105,13 +136,14 @@ impl Switches {
     #[must_use]
     pub fn wider(&self, target: &str) -> Option<&str> {
         let covers = |pattern: &str| pattern.strip_suffix('*').is_some_and(|prefix| target.starts_with(prefix));
-        self.iter().filter(|pattern| *pattern != target && covers(pattern)).min_by_key(|pattern| pattern.len())
+        let others = self.0.keys().map(|pattern| &**pattern).filter(|pattern| *pattern != target);
+        others.filter(|pattern| covers(pattern)).min_by_key(|pattern| pattern.len())
     }
 }
 
-impl<S: Into<Arc<str>>> FromIterator<S> for Switches {
-    fn from_iter<I: IntoIterator<Item = S>>(targets: I) -> Self {
-        Self(targets.into_iter().map(Into::into).collect())
+impl<S: Into<Arc<str>>> FromIterator<(S, Switch)> for Switches {
+    fn from_iter<I: IntoIterator<Item = (S, Switch)>>(switches: I) -> Self {
+        Self(switches.into_iter().map(|(target, switch)| (target.into(), switch)).collect())
     }
 }
 
@@ -134,10 +166,10 @@ impl Snapshot {
     }
 
     fn remembering(version: PolicyVersion, set: Arc<PolicySet>, switches: Switches, former: Former) -> Self {
-        let off_exact: HashSet<_> = switches.0.iter().filter(|target| !target.ends_with('*')).cloned().collect();
-        let off_families = Prefixes::new(switches.iter().filter_map(|target| Some((target.strip_suffix('*')?, ()))));
+        let families = switches.0.keys().filter_map(|target| Some((target.strip_suffix('*')?, Arc::clone(target))));
+        let off_families = Prefixes::new(families);
         let timing = &set.timing().limits;
-        let off = |name: &str| off_exact.contains(name) || off_families.longest(name).is_some();
+        let off = |name: &str| switches.get(name).is_some() || off_families.longest(name).is_some();
 
         let mut labels: Vec<Arc<str>> = vec![OTHER.into()];
         let mut exact = HashMap::new();
@@ -190,12 +222,24 @@ impl Snapshot {
             exact,
             families,
             defaults,
-            off_exact,
             off_families,
             labels,
+            managed: Arc::default(),
             refusal: None,
             former,
         }
+    }
+
+    /// With what is known of rules beside their texts.
+    #[must_use]
+    pub fn with_managed(self, managed: Arc<Managed>) -> Self {
+        Self { managed, ..self }
+    }
+
+    /// Which rules come from files, and which are overridden.
+    #[must_use]
+    pub const fn managed(&self) -> &Arc<Managed> {
+        &self.managed
     }
 
     /// No policy is known to be in force, so every dependency is refused.
@@ -238,7 +282,17 @@ impl Snapshot {
     }
 
     fn retries_off(&self, name: &str) -> bool {
-        self.off_exact.contains(name) || self.off_families.longest(name).is_some()
+        self.switches.get(name).is_some() || self.off_families.longest(name).is_some()
+    }
+
+    /// The kill switch by which a dependency's retries are off, and its target; of several, the narrowest.
+    #[must_use]
+    pub fn switch_of(&self, dependency: &DependencyId) -> Option<(&str, &Switch)> {
+        let (target, switch) = match self.switches.0.get_key_value(dependency.as_str()) {
+            Some(own) => own,
+            None => self.switches.0.get_key_value(self.off_families.longest(dependency.as_str())?)?,
+        };
+        Some((target, switch))
     }
 
     /// All rules, validated.

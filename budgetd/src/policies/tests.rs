@@ -4,11 +4,14 @@ mod fake;
 mod files;
 mod following;
 mod former;
+mod operating;
+mod overriding;
 mod printing;
 mod reading;
 mod reference;
 mod registry;
 mod resolving;
+mod watching;
 
 use std::sync::Arc;
 
@@ -17,7 +20,7 @@ use budget::{
     policy::Spec,
 };
 
-use super::{PolicySet, Resolved, Snapshot, Switches};
+use super::{PolicySet, Resolved, Snapshot, Switch, Switches};
 use crate::config::LeaseTiming;
 
 /// The policy of the dependency `d` in a file of this text.
@@ -30,7 +33,11 @@ fn spec(text: &str) -> Spec {
 
 fn snapshot(text: &str, off: &[&str]) -> Snapshot {
     let set = PolicySet::parse("test.toml", text).unwrap_or_else(|error| panic!("{error}\n{text}"));
-    Snapshot::new(PolicyVersion { number: 7, id: 1 }, Arc::new(set), off.iter().copied().collect::<Switches>())
+    Snapshot::new(PolicyVersion { number: 7, id: 1 }, Arc::new(set), switched_off(off))
+}
+
+fn switched_off(targets: &[&str]) -> Switches {
+    targets.iter().map(|target| (*target, Switch::default())).collect()
 }
 
 fn resolve(snapshot: &Snapshot, name: &str) -> Result<Arc<Resolved>, String> {

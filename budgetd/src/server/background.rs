@@ -1,8 +1,9 @@
 //! What goes on beside the calls: following the policies, looking at ledgers for the metrics.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use budget::ids::DependencyId;
+use opentelemetry::KeyValue;
 use tokio::{
     task::JoinSet,
     time::{MissedTickBehavior, interval},
@@ -11,24 +12,41 @@ use tokio::{
 use super::Connections;
 use crate::{
     clock::Clock,
-    policies::DEFAULTS,
-    security::{LOOK_EVERY, Security},
+    policies::{DEFAULTS, LOOK_EVERY, Policies, PolicyFileError},
+    security::{LOOK_EVERY as FILES_EVERY, Security},
     service::Core,
     store::Store,
     telemetry::{Ledgers, Telemetry, WATCHED_MAX},
 };
 
-/// How often the stored policies are looked at.
-const POLICIES_EVERY: Duration = Duration::from_secs(1);
+/// How often the stored policies are looked at: a kill switch holds everywhere within a second.
+const POLICIES_EVERY: Duration = Duration::from_millis(500);
+/// How often replicas tell each other which policies are in force.
+const TELL_EVERY: Duration = Duration::from_secs(1);
 /// How often ledgers are looked at.
 const LEDGERS_EVERY: Duration = Duration::from_secs(5);
 
-pub(super) fn spawn<S: Store>(core: &Arc<Core<S>>, telemetry: &Arc<Telemetry>, tasks: &mut JoinSet<()>) {
+pub(super) fn spawn<S: Store>(
+    core: &Arc<Core<S>>,
+    policy: Option<PathBuf>,
+    telemetry: &Arc<Telemetry>,
+    tasks: &mut JoinSet<()>,
+) {
     let policies = Arc::clone(&core.policies);
     tasks.spawn(every(POLICIES_EVERY, move || {
         let policies = Arc::clone(&policies);
         async move { policies.poll().await }
     }));
+    let policies = Arc::clone(&core.policies);
+    tasks.spawn(every(TELL_EVERY, move || {
+        let policies = Arc::clone(&policies);
+        // A store that is away is told at its next turn.
+        async move { drop(policies.tell().await) }
+    }));
+    if let Some(path) = policy {
+        let policies = Arc::clone(&core.policies);
+        tasks.spawn(watch(policies, path));
+    }
     let (looking, telemetry_of_ledgers) = (Arc::clone(core), Arc::clone(telemetry));
     tasks.spawn(every(LEDGERS_EVERY, move || {
         let (core, ledgers) = (Arc::clone(&looking), Arc::clone(&telemetry_of_ledgers.ledgers));
@@ -40,6 +58,34 @@ pub(super) fn spawn<S: Store>(core: &Arc<Core<S>>, telemetry: &Arc<Telemetry>, t
     let policies = Arc::clone(&core.policies);
     let stale = move || policies.last_error().is_some().into();
     telemetry.gauge("budgetd_policy_error", "Whether the policies in force are not those written last.", stale);
+    register_files(&core.policies, telemetry);
+}
+
+fn register_files(policies: &Arc<Policies>, telemetry: &Telemetry) {
+    let source = Arc::clone(policies);
+    telemetry
+        .meter()
+        .u64_observable_gauge("budgetd_policy_file_error")
+        .with_description("1 for what is wrong with the policy files now, 0 for all else; the last good policies stay.")
+        .with_callback(move |observer| {
+            let now = source.source_error();
+            for kind in PolicyFileError::KINDS {
+                let is_so = now.as_ref().is_some_and(|error| error.kind == kind);
+                observer.observe(is_so.into(), &[KeyValue::new("reason", kind)]);
+            }
+        })
+        .build();
+    let source = Arc::clone(policies);
+    telemetry
+        .meter()
+        .u64_observable_counter("budgetd_policy_file_reads")
+        .with_description("Times that the policy files were found changed, and good or refused.")
+        .with_callback(move |observer| {
+            let (good, refused) = source.source_reads();
+            observer.observe(good, &[KeyValue::new("result", "good")]);
+            observer.observe(refused, &[KeyValue::new("result", "refused")]);
+        })
+        .build();
 }
 
 pub(super) fn register_connections(telemetry: &Telemetry, connections: &Connections) {
@@ -90,12 +136,22 @@ pub(super) fn secure(
         telemetry.counter(failures, "Changed files that were refused.", read);
     }
     let security = Arc::clone(security);
-    tasks.spawn(every(LOOK_EVERY, move || {
+    tasks.spawn(every(FILES_EVERY, move || {
         let security = Arc::clone(&security);
         async move {
             let _ended = tokio::task::spawn_blocking(move || security.look()).await;
         }
     }));
+}
+
+async fn watch(policies: Arc<Policies>, path: PathBuf) {
+    let mut watch = policies.watch(path);
+    let mut turns = interval(LOOK_EVERY);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        turns.tick().await;
+        watch.look(&policies).await;
+    }
 }
 
 async fn every<F: Future<Output = ()>>(period: Duration, mut turn: impl FnMut() -> F) {
@@ -117,5 +173,6 @@ async fn look<S: Store>(core: &Core<S>, ledgers: &Ledgers) {
         let Ok(view) = core.store.view(&name, Clock::instant() + core.limits.call_timeout).await else { break };
         views.extend(view.map(|view| (name, view)));
     }
+    core.sight.remember(&core.decisions, &views, core.clock.monotonic_ms());
     ledgers.show(views);
 }

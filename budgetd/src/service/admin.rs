@@ -1,15 +1,19 @@
 //! BudgetAdmin: policies, status, the kill switch, and holders of leases.
 
+mod change;
 mod holders;
+mod policies;
 mod status_page;
+mod try_out;
+mod watch;
 
 use std::sync::Arc;
 
-use budget_proto::{InvalidMessage, convert, pb};
+use budget_proto::{InvalidMessage, pb};
 use tonic::{Request, Response, Status};
 
-use super::{Core, status::of_policies};
-use crate::{policies::effective_toml, store::Store, telemetry::Call};
+use super::Core;
+use crate::{store::Store, telemetry::Call};
 
 /// Entries of a page where the request does not say.
 const PAGE_SIZE: usize = 100;
@@ -31,55 +35,6 @@ impl<S: Store> Admin<S> {
     pub const fn new(core: Arc<Core<S>>) -> Self {
         Self(core)
     }
-
-    fn policy(&self, request: &pb::GetPolicyRequest) -> Result<pb::GetPolicyResponse, Status> {
-        let dependency = convert::dependency("dependency", &request.dependency)?;
-        let snapshot = self.0.policies.snapshot();
-        let resolved = snapshot.resolve(&dependency).map_err(Status::not_found)?;
-        Ok(pb::GetPolicyResponse {
-            version: Some(snapshot.version().into()),
-            rule: resolved.rule.to_string(),
-            source_toml: snapshot.source(&resolved.rule).map(ToString::to_string).unwrap_or_default(),
-            effective_toml: effective_toml(&resolved.policy),
-            retries_off: resolved.retries_off,
-        })
-    }
-
-    fn policies(&self, request: &pb::ListPoliciesRequest) -> Result<pb::ListPoliciesResponse, Status> {
-        let size = page_size(request.page_size)?;
-        let after = page_token(request.page_token.as_deref())?;
-        let snapshot = self.0.policies.snapshot();
-        let mut page = Page::new(size);
-        for (name, rule) in snapshot.set().rules().skip_while(|(name, _)| after.is_some_and(|after| ***name <= *after))
-        {
-            if !page.takes(name.len() + rule.source.len()) {
-                break;
-            }
-            page.entries.push(pb::PolicyRule { name: name.to_string(), source_toml: rule.source.to_string() });
-        }
-        let next_page_token = page.token(|last| last.name.clone());
-        let retries_off = snapshot.switches().iter().map(str::to_owned).collect();
-        let version = Some(snapshot.version().into());
-        Ok(pb::ListPoliciesResponse { version, rules: page.entries, retries_off, next_page_token })
-    }
-
-    async fn put(&self, request: pb::PutPolicyRequest) -> Result<pb::PutPolicyResponse, Status> {
-        let expected = convert::policy_version("expected_version", request.expected_version)?;
-        let put = self.0.policies.put(&request.name, &request.source_toml, expected).await;
-        let version = put.map_err(|error| of_policies(&error))?;
-        Ok(pb::PutPolicyResponse { version: Some(version.into()) })
-    }
-
-    async fn set_retries(&self, request: pb::SetRetriesRequest) -> Result<pb::SetRetriesResponse, Status> {
-        let pb::SetRetriesRequest { target, enabled, why } = request;
-        if why.len() > WHY_BYTES_MAX {
-            return Err(InvalidMessage::text("why", &why, format!("must have at most {WHY_BYTES_MAX} bytes")).into());
-        }
-        let switched = self.0.policies.set_retries(&target, enabled).await.map_err(|error| of_policies(&error))?;
-        let still_off_by = switched.still_off_by.as_deref();
-        tracing::warn!(?target, enabled, ?why, still_off_by, "retries switched by an operator");
-        Ok(pb::SetRetriesResponse { version: Some(switched.version.into()) })
-    }
 }
 
 #[tonic::async_trait]
@@ -95,7 +50,7 @@ impl<S: Store> pb::budget_admin_server::BudgetAdmin for Admin<S> {
         &self,
         request: Request<pb::ListPoliciesRequest>,
     ) -> Result<Response<pb::ListPoliciesResponse>, Status> {
-        self.policies(request.get_ref()).inspect_err(self.0.failed(Call::Admin)).map(Response::new)
+        self.policies(request.get_ref()).await.inspect_err(self.0.failed(Call::Admin)).map(Response::new)
     }
 
     async fn put_policy(
@@ -103,6 +58,45 @@ impl<S: Store> pb::budget_admin_server::BudgetAdmin for Admin<S> {
         request: Request<pb::PutPolicyRequest>,
     ) -> Result<Response<pb::PutPolicyResponse>, Status> {
         self.put(request.into_inner()).await.inspect_err(self.0.failed(Call::Admin)).map(Response::new)
+    }
+
+    async fn delete_policy(
+        &self,
+        request: Request<pb::DeletePolicyRequest>,
+    ) -> Result<Response<pb::DeletePolicyResponse>, Status> {
+        self.delete(request.into_inner()).await.inspect_err(self.0.failed(Call::Admin)).map(Response::new)
+    }
+
+    async fn policy_history(
+        &self,
+        request: Request<pb::PolicyHistoryRequest>,
+    ) -> Result<Response<pb::PolicyHistoryResponse>, Status> {
+        self.history(request.get_ref()).await.inspect_err(self.0.failed(Call::Admin)).map(Response::new)
+    }
+
+    async fn rollback_policies(
+        &self,
+        request: Request<pb::RollbackPoliciesRequest>,
+    ) -> Result<Response<pb::RollbackPoliciesResponse>, Status> {
+        self.roll_back(request.into_inner()).await.inspect_err(self.0.failed(Call::Admin)).map(Response::new)
+    }
+
+    type TryPoliciesStream = try_out::Trying;
+
+    async fn try_policies(
+        &self,
+        request: Request<pb::TryPoliciesRequest>,
+    ) -> Result<Response<Self::TryPoliciesStream>, Status> {
+        self.try_out(request.into_inner()).inspect_err(self.0.failed(Call::Admin)).map(Response::new)
+    }
+
+    type WatchStatusStream = watch::Watching;
+
+    async fn watch_status(
+        &self,
+        request: Request<pb::WatchStatusRequest>,
+    ) -> Result<Response<Self::WatchStatusStream>, Status> {
+        self.watch(request.into_inner()).inspect_err(self.0.failed(Call::Admin)).map(Response::new)
     }
 
     async fn get_status(

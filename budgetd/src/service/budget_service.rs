@@ -115,6 +115,7 @@ mod tests {
             clock: Clock::system(),
             stop: Stop::new(),
             complaints: Complaints::default(),
+            sight: Arc::default(),
         };
         let budgets = Budgets::new(Arc::new(core));
         let sizes = [

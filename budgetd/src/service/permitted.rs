@@ -8,6 +8,9 @@ use crate::{
     security::{Access, Refused, Role},
 };
 
+/// As the service judges it.
+const WHO_BYTES_MAX: usize = 256;
+
 /// A service, for those who may use it.
 pub struct Permitted<A>(A);
 
@@ -40,6 +43,22 @@ fn judge_names<M>(request: &Request<M>, role: Role, names: &[String]) -> Result<
     names.iter().try_for_each(|name| access.permit(role, name))
 }
 
+/// Who it is, for log and history: what was found out comes before what is claimed.
+fn name_asker<M>(request: &mut Request<M>, who: impl FnOnce(&mut M) -> &mut String) {
+    let access = Access::of(request.extensions());
+    if let Some(known) = access.who() {
+        let claimed = who(request.get_mut());
+        let mut named = if claimed.is_empty() { known.to_owned() } else { format!("{known} ({claimed})") };
+        // What is too long by itself is refused as ever.
+        if claimed.len() <= WHO_BYTES_MAX {
+            while named.len() > WHO_BYTES_MAX {
+                named.pop();
+            }
+        }
+        *claimed = named;
+    }
+}
+
 #[tonic::async_trait]
 impl<A: BudgetAdmin> BudgetAdmin for Permitted<A> {
     async fn get_policy(
@@ -60,10 +79,57 @@ impl<A: BudgetAdmin> BudgetAdmin for Permitted<A> {
 
     async fn put_policy(
         &self,
-        request: Request<pb::PutPolicyRequest>,
+        mut request: Request<pb::PutPolicyRequest>,
     ) -> Result<Response<pb::PutPolicyResponse>, Status> {
         judge_rule(&request, Role::Operate, &request.get_ref().name)?;
+        name_asker(&mut request, |message| &mut message.who);
         self.0.put_policy(request).await
+    }
+
+    async fn delete_policy(
+        &self,
+        mut request: Request<pb::DeletePolicyRequest>,
+    ) -> Result<Response<pb::DeletePolicyResponse>, Status> {
+        judge_rule(&request, Role::Operate, &request.get_ref().name)?;
+        name_asker(&mut request, |message| &mut message.who);
+        self.0.delete_policy(request).await
+    }
+
+    async fn policy_history(
+        &self,
+        request: Request<pb::PolicyHistoryRequest>,
+    ) -> Result<Response<pb::PolicyHistoryResponse>, Status> {
+        judge_all(&request, Role::Read)?;
+        self.0.policy_history(request).await
+    }
+
+    async fn rollback_policies(
+        &self,
+        mut request: Request<pb::RollbackPoliciesRequest>,
+    ) -> Result<Response<pb::RollbackPoliciesResponse>, Status> {
+        judge_all(&request, Role::Operate)?;
+        name_asker(&mut request, |message| &mut message.who);
+        self.0.rollback_policies(request).await
+    }
+
+    type TryPoliciesStream = A::TryPoliciesStream;
+
+    async fn try_policies(
+        &self,
+        request: Request<pb::TryPoliciesRequest>,
+    ) -> Result<Response<A::TryPoliciesStream>, Status> {
+        judge_all(&request, Role::Operate)?;
+        self.0.try_policies(request).await
+    }
+
+    type WatchStatusStream = A::WatchStatusStream;
+
+    async fn watch_status(
+        &self,
+        request: Request<pb::WatchStatusRequest>,
+    ) -> Result<Response<A::WatchStatusStream>, Status> {
+        judge_names(&request, Role::Read, &request.get_ref().dependencies)?;
+        self.0.watch_status(request).await
     }
 
     async fn get_status(
@@ -76,9 +142,10 @@ impl<A: BudgetAdmin> BudgetAdmin for Permitted<A> {
 
     async fn set_retries(
         &self,
-        request: Request<pb::SetRetriesRequest>,
+        mut request: Request<pb::SetRetriesRequest>,
     ) -> Result<Response<pb::SetRetriesResponse>, Status> {
         judge_rule(&request, Role::Operate, &request.get_ref().target)?;
+        name_asker(&mut request, |message| &mut message.who);
         self.0.set_retries(request).await
     }
 

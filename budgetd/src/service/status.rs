@@ -23,10 +23,14 @@ pub(super) fn of_store(error: &StoreError, dependency: &DependencyId) -> Status 
 pub(super) fn of_policies(error: &PoliciesError) -> Status {
     let text = error.to_string();
     match error {
-        PoliciesError::Invalid(_) | PoliciesError::Target { .. } => Status::invalid_argument(text),
+        PoliciesError::Invalid(_) | PoliciesError::Target { .. } | PoliciesError::Range { .. } => {
+            Status::invalid_argument(text)
+        }
         PoliciesError::NoSuchRule(_) => Status::not_found(text),
         PoliciesError::Conflict { .. } | PoliciesError::Contended => Status::aborted(text),
-        PoliciesError::File(_) | PoliciesError::Document { .. } => Status::failed_precondition(text),
+        PoliciesError::File(_) | PoliciesError::Document { .. } | PoliciesError::Managed { .. } => {
+            Status::failed_precondition(text)
+        }
         PoliciesError::Random(_) => Status::internal(text),
         PoliciesError::Store(error) => match error {
             StoreError::Overloaded => Status::resource_exhausted(text),

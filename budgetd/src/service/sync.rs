@@ -61,7 +61,7 @@ impl<S: Store> Core<S> {
         access: &Access,
     ) -> Result<(SyncAnswered, UnitNames), Status> {
         access.permit(Role::Reserve, dependency.as_str())?;
-        let reported = Reported::of(&ask);
+        let (reported, holder) = (Reported::of(&ask), ask.holder.clone());
         let synced = self.store.sync(dependency, ask, deadline).await;
         let synced = synced.map_err(|error| self.failure(&error, dependency))?;
         if self.policies.snapshot().version() < synced.version {
@@ -72,6 +72,7 @@ impl<S: Store> Core<S> {
         let snapshot = self.policies.snapshot();
         let resolved = snapshot.resolve(dependency).map_err(Status::not_found)?;
         self.decisions.count_sync(&snapshot, resolved.label_index, &reported, &synced.answer);
+        self.sight.tell(dependency, holder, resolved.version);
         let sharers = self.sharers.get().saturating_add(synced.holders);
         let rules = Rules::of(&resolved.policy, &resolved.numbers, resolved.version, sharers);
         Ok((SyncAnswered { answer: synced.answer, rules }, unit_names(&resolved)))

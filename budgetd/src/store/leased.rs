@@ -69,6 +69,12 @@ impl<S: Store> WithLeases<S> {
         self.leasing.dependency(&Dependency::from(dependency.clone())).ok()
     }
 
+    /// As far as it is known here: what others switch an agent learns with its leases.
+    fn retries_off(&self, dependency: &DependencyId) -> bool {
+        let resolved = self.policies.snapshot().resolve(dependency);
+        resolved.is_ok_and(|resolved| resolved.retries_off && !resolved.numbers.shadow)
+    }
+
     async fn reserve(
         &self,
         dependency: &DependencyId,
@@ -83,6 +89,11 @@ impl<S: Store> WithLeases<S> {
         let Some(leased) = self.lease(dependency) else {
             return self.reserve_unleased(dependency, ask, deadline).await;
         };
+        // The kill switch holds at once, not only when the lease's rules are told anew.
+        let is_off = ask.attempt.is_retry() && self.retries_off(dependency);
+        if is_off && is_local(&ask) {
+            return Ok(self.answered(Answer::Denied(Denied::because(DenyReason::RetriesOff))));
+        }
         let local = LocalAsk { attempt: ask.attempt, priority: ask.priority, costs: &ask.costs };
         if is_local(&ask) && (ask.no_release || self.records.has_room(ask.id)) {
             match leased.reserve(&local) {
@@ -103,6 +114,9 @@ impl<S: Store> WithLeases<S> {
                 let refused = |denied| Answered { degraded: true, ..self.answered(Answer::Denied(denied)) };
                 if ask.operation.is_some() {
                     return Ok(refused(Denied::because(DenyReason::OperationStoreAway)));
+                }
+                if is_off {
+                    return Ok(refused(Denied::because(DenyReason::RetriesOff)));
                 }
                 Ok(match leased.reserve_beyond(&local) {
                     Local::Admitted(spent) => self.admitted(&leased, &ask, spent, true),
@@ -140,7 +154,7 @@ impl<S: Store> WithLeases<S> {
             let until_ns = now_ns.saturating_add(admitted.permit_ttl_ms.saturating_mul(NANOS_PER_MS));
             self.records.open(ask.id, Arc::clone(leased), spent, admitted, until_ns, now_ns);
         }
-        Answered { degraded, ..self.answered(Answer::Admitted(admitted)) }
+        Answered { shadow: leased.is_shadow(), degraded, ..self.answered(Answer::Admitted(admitted)) }
     }
 
     async fn release(

@@ -20,6 +20,7 @@ use tonic::Code;
 use super::{
     SERIES_MAX,
     syncs::{Reported, SyncBlock},
+    tally::{REASONS, Tally},
 };
 use crate::{policies::Snapshot, store::LabelAt};
 
@@ -32,7 +33,6 @@ pub(super) const EXTENDS: &str = "budgetd_extends";
 const LABELS_MAX: usize = 1_000;
 const OTHER: &str = "other";
 
-const REASONS: usize = DenyReason::ALL.len();
 /// Admitted, replayed, then refusals by reason, then would-be refusals by reason.
 const VERDICTS: usize = 2 + 2 * REASONS;
 const KINDS: [&str; 2] = ["original", "retry"];
@@ -185,6 +185,23 @@ impl Block {
         })
     }
 
+    fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        for (at, cell) in self.decisions.iter().enumerate() {
+            let (kind, count) = (at / VERDICTS / Priority::ALL.len(), cell.load(Ordering::Relaxed));
+            match at % VERDICTS {
+                0 => tally.admitted[kind] += count,
+                1 => {}
+                verdict if verdict < 2 + REASONS => tally.denied[kind][verdict - 2] += count,
+                verdict => {
+                    tally.admitted[kind] += count;
+                    tally.would_be_denied[kind][verdict - 2 - REASONS] += count;
+                }
+            }
+        }
+        tally
+    }
+
     fn count(&self, cell: Cell, mode: Mode) {
         let counter = match cell {
             Cell::Decision(at) => {
@@ -267,6 +284,20 @@ impl Decisions {
         if let Some(block) = table.block(index) {
             count(block);
         }
+    }
+
+    /// What was answered to Reserve so far, by label; labels without any answer are left out.
+    pub(crate) fn tallies(&self) -> Vec<(Arc<str>, Tally)> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let labels = table.labels.iter();
+        labels.filter_map(|label| Some((Arc::clone(&label.name), label.block.get()?.tally()))).collect()
+    }
+
+    /// The same of the label at this position of the snapshot.
+    pub(crate) fn tally(&self, label_index: usize) -> Option<Tally> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let index = if label_index < LABELS_MAX { label_index } else { 0 };
+        table.labels.get(index).and_then(|label| Some(label.block.get()?.tally()))
     }
 
     /// Counts a call that failed: neither an admission nor a refusal.

@@ -1,5 +1,7 @@
 //! The background task: drives one holder machine for each dependency and does all their I/O.
 
+mod idle;
+
 use std::{
     collections::{BTreeSet, HashMap},
     sync::{Arc, atomic::Ordering},
@@ -16,6 +18,8 @@ use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,
 };
+
+use idle::Idle;
 
 use super::{Asked, Command, Coordinator, Leased, Shared, Standing, lock, random_incarnation, random_u64};
 use crate::{Error, clock::boot_time_ns};
@@ -41,12 +45,15 @@ pub(super) struct Driver<C> {
     /// When each wants to be polled.
     due: BTreeSet<(i64, DependencyId)>,
     leaving: Vec<oneshot::Sender<()>>,
+    /// When idle dependencies are looked for next.
+    look_ns: i64,
 }
 
 struct Machine {
     holder: Holder,
     leased: Arc<Leased>,
     due_ns: i64,
+    idle: Idle,
 }
 
 /// A sync that has come back.
@@ -67,6 +74,7 @@ impl<C: Coordinator> Driver<C> {
             machines: HashMap::new(),
             due: BTreeSet::new(),
             leaving: Vec::new(),
+            look_ns: 0,
         }
     }
 
@@ -82,6 +90,7 @@ impl<C: Coordinator> Driver<C> {
             let now_ns = boot_time_ns();
             self.tell_alive(now_ns);
             self.take_over(now_ns);
+            self.forget_idle(now_ns);
             while flights.len() < FLIGHTS_MAX {
                 let asks = self.due(now_ns);
                 if asks.is_empty() {
@@ -112,7 +121,7 @@ impl<C: Coordinator> Driver<C> {
         for (holder, leased) in std::mem::take(&mut *lock(&self.shared.new)) {
             let id = leased.dependency().id().clone();
             self.due.insert((now_ns, id.clone()));
-            self.machines.insert(id, Machine { holder, leased, due_ns: now_ns });
+            self.machines.insert(id, Machine { holder, leased, due_ns: now_ns, idle: Idle::since(now_ns) });
         }
     }
 

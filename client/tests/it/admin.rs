@@ -4,7 +4,7 @@ use budget::{
     ids::{DependencyId, PolicyVersion},
     lease::HolderId,
 };
-use budget_client::{Balance, Client, Error, PolicyRule};
+use budget_client::{Balance, By, Client, Error, How, PolicyEdit, PolicyRule};
 
 use crate::{LONG, fake::Fake};
 
@@ -66,4 +66,30 @@ async fn holders_are_listed_by_page_and_lose_their_leases() {
     let holder = |name: &str| HolderId::new(name).unwrap();
     assert!(client.revoke_lease(&payments, &holder("pod-1"), "incident 7", LONG).await.unwrap());
     assert!(!client.revoke_lease(&payments, &holder("pod-2"), "incident 7", LONG).await.unwrap());
+}
+
+#[tokio::test]
+async fn changes_name_who_and_how_and_streams_end() {
+    let fake = Fake::new();
+    let client = Client::new(&fake.serve().await).unwrap();
+    let edit = |how| PolicyEdit { name: "payments".to_owned(), expected: VERSION, how, ..PolicyEdit::default() };
+    assert_eq!(client.edit_policy(edit(How::OverrideForMs(7_200_000)), LONG).await.unwrap(), VERSION);
+    let error = client.edit_policy(edit(How::Plain), LONG).await.unwrap_err();
+    assert!(error.to_string().contains("comes from policy file p.toml"), "{error}");
+    let history = client.policy_history(None, LONG).await.unwrap();
+    assert_eq!((history.changes[0].at_ms, history.changes[0].by.who.as_str()), (5, "ann"));
+    let by = || By { who: "ann".to_owned(), why: String::new() };
+    assert_eq!(client.roll_back(5, VERSION, How::Plain, by(), LONG).await.unwrap(), VERSION);
+    assert!(client.roll_back(4, VERSION, How::TakeOver, by(), LONG).await.is_err());
+
+    let mut trial = client.try_policies(Vec::new(), 1_000, LONG).await.unwrap();
+    assert!(!trial.next().await.unwrap().unwrap().finished);
+    let last = trial.next().await.unwrap().unwrap();
+    assert_eq!((last.finished, last.trials[0].candidate.refusals[0].retries), (true, 9));
+    assert_eq!(trial.next().await.unwrap(), None);
+
+    let mut pages = client.watch_status(&[], std::time::Duration::from_secs(1), LONG).await.unwrap();
+    assert_eq!(pages.next().await.unwrap().unwrap().store, "one");
+    assert_eq!(pages.next().await.unwrap().unwrap().store, "two");
+    assert!(matches!(pages.next().await, Err(Error::Unavailable(_))));
 }

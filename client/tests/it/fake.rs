@@ -268,6 +268,7 @@ impl pb::budget_admin_server::BudgetAdmin for Fake {
             source_toml: "source".to_owned(),
             effective_toml: "effective".to_owned(),
             retries_off: true,
+            ..pb::GetPolicyResponse::default()
         }))
     }
 
@@ -279,7 +280,7 @@ impl pb::budget_admin_server::BudgetAdmin for Fake {
         let name = page.clone().unwrap_or_else(|| "first".to_owned());
         Ok(Response::new(pb::ListPoliciesResponse {
             version: VERSION,
-            rules: vec![pb::PolicyRule { name, source_toml: "source".to_owned() }],
+            rules: vec![pb::PolicyRule { name, source_toml: "source".to_owned(), ..Default::default() }],
             retries_off: vec!["*".to_owned()],
             next_page_token: if page.is_none() { Some("second".to_owned()) } else { None },
         }))
@@ -319,7 +320,7 @@ impl pb::budget_admin_server::BudgetAdmin for Fake {
             store: "memory".to_owned(),
             store_up: true,
             dependencies: request.into_inner().dependencies.into_iter().map(status).collect(),
-            next_page_token: None,
+            ..pb::GetStatusResponse::default()
         }))
     }
 
@@ -352,15 +353,69 @@ impl pb::budget_admin_server::BudgetAdmin for Fake {
         Ok(Response::new(pb::RevokeLeaseResponse { revoked }))
     }
 
+    async fn delete_policy(
+        &self,
+        request: Request<pb::DeletePolicyRequest>,
+    ) -> Result<Response<pb::DeletePolicyResponse>, Status> {
+        let pb::DeletePolicyRequest { name, override_for_ms, .. } = request.into_inner();
+        match (name.as_str(), override_for_ms) {
+            ("payments", Some(7_200_000)) => Ok(Response::new(pb::DeletePolicyResponse { version: VERSION })),
+            _ => Err(Status::failed_precondition("rule comes from policy file p.toml")),
+        }
+    }
+
+    async fn policy_history(
+        &self,
+        _: Request<pb::PolicyHistoryRequest>,
+    ) -> Result<Response<pb::PolicyHistoryResponse>, Status> {
+        let change = pb::PolicyChange { version: VERSION, at_ms: 5, who: "ann".to_owned(), ..Default::default() };
+        Ok(Response::new(pb::PolicyHistoryResponse { version: VERSION, changes: vec![change], next_page_token: None }))
+    }
+
+    async fn rollback_policies(
+        &self,
+        request: Request<pb::RollbackPoliciesRequest>,
+    ) -> Result<Response<pb::RollbackPoliciesResponse>, Status> {
+        match request.into_inner().version_number {
+            5 => Ok(Response::new(pb::RollbackPoliciesResponse { version: VERSION })),
+            other => Err(Status::invalid_argument(format!("version is {other}: must be 5"))),
+        }
+    }
+
+    type TryPoliciesStream = tokio_stream::Iter<std::vec::IntoIter<Result<pb::TryPoliciesResponse, Status>>>;
+
+    async fn try_policies(
+        &self,
+        _: Request<pb::TryPoliciesRequest>,
+    ) -> Result<Response<Self::TryPoliciesStream>, Status> {
+        let refusals = vec![pb::Refusals { reason: 4, originals: 0, retries: 9 }];
+        let tally = pb::Tally { originals_admitted: 1, retries_admitted: 2, refusals };
+        let trial = pb::Trial { dependency: "a".to_owned(), candidate: Some(tally), ..Default::default() };
+        let last = pb::TryPoliciesResponse { finished: true, trials: vec![trial], ..Default::default() };
+        Ok(Response::new(tokio_stream::iter(vec![Ok(pb::TryPoliciesResponse::default()), Ok(last)])))
+    }
+
+    type WatchStatusStream = tokio_stream::Iter<std::vec::IntoIter<Result<pb::GetStatusResponse, Status>>>;
+
+    async fn watch_status(
+        &self,
+        _: Request<pb::WatchStatusRequest>,
+    ) -> Result<Response<Self::WatchStatusStream>, Status> {
+        let page =
+            |store: &str| pb::GetStatusResponse { version: VERSION, store: store.to_owned(), ..Default::default() };
+        let pages = vec![Ok(page("one")), Ok(page("two")), Err(Status::unavailable("that was all"))];
+        Ok(Response::new(tokio_stream::iter(pages)))
+    }
+
     async fn set_retries(
         &self,
         request: Request<pb::SetRetriesRequest>,
     ) -> Result<Response<pb::SetRetriesResponse>, Status> {
-        let pb::SetRetriesRequest { target, enabled, why } = request.into_inner();
+        let pb::SetRetriesRequest { target, enabled, why, .. } = request.into_inner();
         if (target.as_str(), enabled, why.as_str()) != ("fam/*", false, "incident 7") {
             return Err(Status::invalid_argument("target is something else: must be fam/*"));
         }
-        Ok(Response::new(pb::SetRetriesResponse { version: VERSION }))
+        Ok(Response::new(pb::SetRetriesResponse { version: VERSION, ..Default::default() }))
     }
 }
 

@@ -238,3 +238,36 @@ async fn dependencies_are_bounded_and_need_a_runtime() {
     assert!(named("a").is_ok() && named("b").is_ok() && named("a").is_ok());
     assert!(named("c").unwrap_err().to_string().contains("2 dependencies"));
 }
+
+#[tokio::test]
+async fn dependencies_that_nobody_uses_are_given_back_and_forgotten() {
+    let coordinator = InProcess::new(&[(1_000_000, 60_000)]);
+    let options = LeasingOptions {
+        holder_id: Some(HolderId::new("test").unwrap()),
+        timing: TIMING,
+        dependencies_max: 2,
+        forget_after: Duration::from_millis(200),
+        ..LeasingOptions::default()
+    };
+    let leasing = Leasing::start(coordinator.clone(), options).unwrap();
+    let named = |name: &str| leasing.dependency(&Dependency::new(name).unwrap());
+    let holders = |name: &str| {
+        coordinator.with_ledger_of(&DependencyId::new(name).unwrap(), |ledger, _| ledger.list_holders(None, 1))
+    };
+    let (kept, dropped) = (named("kept").unwrap(), named("dropped").unwrap());
+    eventually("leases", || [&kept, &dropped].iter().all(|leased| leased.standing() == Standing::Leased)).await;
+    let (of_kept, of_dropped) = (holders("kept")[0].incarnation, holders("dropped")[0].incarnation);
+    assert!(named("third").is_err());
+    drop(dropped);
+    eventually("room for another", || named("third").is_ok()).await;
+    eventually("its lease is given back", || holders("dropped").first().is_none_or(|holder| holder.charged.rate == 0))
+        .await;
+    assert_eq!((kept.standing(), holders("kept")[0].incarnation), (Standing::Leased, of_kept), "a handle is kept");
+    // The third is forgotten too, for the first to come back in another life.
+    eventually("it comes back", || named("dropped").is_ok()).await;
+    eventually("it is leased again", || {
+        let _used = named("dropped").map(|leased| leased.reserve(&LocalAsk::ORIGINAL));
+        holders("dropped").iter().any(|holder| holder.incarnation != of_dropped && holder.charged.rate > 0)
+    })
+    .await;
+}

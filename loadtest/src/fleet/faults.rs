@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use budget_client::{Client, PolicyRule, boot_time_ns};
+use budget_client::{Client, How, PolicyEdit, boot_time_ns};
 use rustix::process::Signal;
 use tokio::time;
 
@@ -170,8 +170,10 @@ impl World<'_> {
             let client = Client::new(&format!("http://{}", replica.address))?;
             let changed = time::timeout(POLICY_WITHIN, async {
                 let expected = client.list_policies(None, POLICY_WITHIN).await?.version;
-                let rule = PolicyRule { name: DEPENDENCY.to_owned(), source_toml: policy.clone() };
-                client.put_policy(rule, expected, POLICY_WITHIN).await
+                let (name, source_toml) = (DEPENDENCY.to_owned(), Some(policy.clone()));
+                let how = How::TakeOver;
+                let edit = PolicyEdit { name, source_toml, expected, how, ..PolicyEdit::default() };
+                client.edit_policy(edit, POLICY_WITHIN).await
             });
             match changed.await {
                 // On memory each has its own.

@@ -38,6 +38,7 @@ pub fn holder_message(view: &HolderView, names: &UnitNames) -> pb::Holder {
         expires_in_ms: unsigned(view.expires_in_ms),
         usage: Some(lease::report_message(&view.usage, names)),
         revoked: view.revoked,
+        version: None,
     }
 }
 

@@ -12,7 +12,7 @@ use budget::{
     ids::{DependencyId, Fingerprint, OperationId, ReservationId},
 };
 use budget_client::{
-    Client, Decision, Dependency, DependencyStatus, Error, Mode, PolicyRule, Reserved, reservation_id,
+    Client, Decision, Dependency, DependencyStatus, Error, How, Mode, PolicyEdit, Reserved, reservation_id,
 };
 use budget_tests::{
     daemon::Daemon,
@@ -222,8 +222,9 @@ impl Caller {
     /// Writes the policy of this dependency.
     pub(crate) async fn try_put(&self, toml: &str) -> Result<(), Error> {
         let expected = self.client.list_policies(None, CALL).await?.version;
-        let rule = PolicyRule { name: self.dependency.id().to_string(), source_toml: toml.to_owned() };
-        self.client.put_policy(rule, expected, CALL).await.map(drop)
+        let (name, source_toml, how) = (self.dependency.id().to_string(), Some(toml.to_owned()), How::TakeOver);
+        let edit = PolicyEdit { name, source_toml, expected, how, ..PolicyEdit::default() };
+        self.client.edit_policy(edit, CALL).await.map(drop)
     }
 
     pub(crate) async fn put(&self, toml: &str) {

@@ -36,7 +36,7 @@ fn a14_a_bad_policy_file_keeps_the_daemon_from_starting() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("policy.toml");
     assert_refused(&path, &["does not exist"]);
-    assert_refused(directory.path(), &["is a directory", "must be a regular file"]);
+    assert_refused(directory.path(), &["policy directory", "has no file that ends in .toml"]);
     let below_a_file = path.join("deeper.toml");
     fs::write(&path, "").unwrap();
     assert_refused(&below_a_file, &["cannot be read"]);

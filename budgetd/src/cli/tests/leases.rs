@@ -33,16 +33,18 @@ fn holder(name: &str, revoked: bool) -> Holder {
 #[test]
 fn holders_are_shown() {
     let payments = Dependency::new("payments").unwrap();
+    let version = Some(PolicyVersion { number: 12, id: 1 });
     let show = |json, all: &[Holder]| {
         let mut text = Vec::new();
-        holders::show(&payments, all, json, &mut text).unwrap();
+        let all: Vec<_> = all.iter().map(|holder| (holder.clone(), version)).collect();
+        holders::show(&payments, &all, json, &mut text).unwrap();
         String::from_utf8(text).unwrap()
     };
     let expected = "\
-HOLDER  WEIGHT  DEMAND  RATE    BURST  RETRY BURST  SLOTS  ENDS IN   NOTES
-pod-1   2       12.5%   38/s    7.5    2            3      115500ms
+HOLDER  WEIGHT  DEMAND  RATE    BURST  RETRY BURST  SLOTS  ENDS IN   POLICY  NOTES
+pod-1   2       12.5%   38/s    7.5    2            3      115500ms  12
   usd                   0.25/s  1
-pod-2   2       12.5%   38/s    7.5    2            3      115500ms  REVOKED
+pod-2   2       12.5%   38/s    7.5    2            3      115500ms  12      REVOKED
   usd                   0.25/s  1
 ";
     assert_eq!(show(false, &[holder("pod-1", false), holder("pod-2", true)]), expected);
@@ -77,6 +79,7 @@ fn status_tells_how_leases_stand() {
             store_up: true,
             dependencies: vec![dependency],
             next: None,
+            about: budget_client::About::default(),
         };
         let mut text = Vec::new();
         status::show(&page, json, &mut text).unwrap();

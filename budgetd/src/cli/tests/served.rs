@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use budget::lease::HolderId;
-use budget_client::{Client, Dependency};
+use budget_client::{Client, Dependency, PolicyRule};
 use serde_json::Value;
 use tokio::{sync::oneshot, time::timeout};
 
@@ -131,7 +131,7 @@ async fn the_kill_switch_is_seen_at_once() {
     assert!(off.starts_with("retries are off for all dependencies (policy version "), "{off}");
     assert_eq!(daemon.json(retry).await["reason"], "retries_off");
     assert!(daemon.yes("policy list").await.contains("# retries are off for \"*\"\n"));
-    assert!(daemon.yes("policy get search").await.contains("retries         OFF\n"));
+    assert!(daemon.yes("policy get search").await.contains("retries         OFF for all until switched on, by "));
     assert!(daemon.yes("status search").await.contains("RETRIES OFF"));
     daemon.yes("retries on --all").await;
     assert_ne!(daemon.json(retry).await["reason"], "retries_off");
@@ -218,4 +218,101 @@ async fn a_holder_is_seen_and_loses_its_lease() {
     assert_eq!((&revoked["holder"], &revoked["revoked"]), (&"pod-1".into(), &true.into()));
     assert!(daemon.yes("holders leased").await.contains("REVOKED"));
     assert!(daemon.run("holders leased*").await.unwrap_err().contains("ends in '*'"));
+}
+
+#[tokio::test]
+async fn policies_have_a_history_that_one_can_return_to() {
+    let daemon = Daemon::start().await;
+    let three = daemon.file("three.toml", "retry.burst = 3");
+    daemon.yes(&format!("policy put search {three} --who ann@ops --why tuning")).await;
+    let overridden =
+        daemon.yes(&format!("policy put search {} --override-for 2h", daemon.file("f.toml", "retry.burst = 4"))).await;
+    assert!(overridden.contains("rule search is written"), "{overridden}");
+    assert!(daemon.yes("policy get search").await.contains("override        until "));
+    let history = daemon.yes("policy history").await;
+    let lines: Vec<_> = history.lines().collect();
+    assert!(lines[1].contains("overrode \"search\" until ") && lines[2].contains("ann@ops: tuning"), "{history}");
+    daemon.yes("policy delete search").await;
+    assert!(daemon.yes("policy get search").await.contains("burst = 3"));
+    let diff = daemon.no("policy diff --from 1").await;
+    assert!(diff.contains("+ \"search\"") && diff.contains("burst = 3"), "{diff}");
+    assert!(daemon.yes("policy diff --from 2").await.starts_with("no difference"));
+    daemon.yes("policy rollback 1 --why regret").await;
+    assert!(daemon.yes("policy diff --from 1").await.starts_with("no difference"));
+    let error = daemon.run("policy rollback 77").await.unwrap_err();
+    assert!(error.contains("version is 77: must be between 1 and "), "{error}");
+    assert_eq!(daemon.json("policy history").await["changes"][0]["why"], "regret");
+}
+
+#[tokio::test]
+async fn a_switch_ends_by_itself_and_says_so_before() {
+    let daemon = Daemon::start().await;
+    let off = daemon.yes("retries off search --for 30m --who ann@ops --why incident").await;
+    assert!(off.starts_with("retries are off for search until 20"), "{off}");
+    let status = daemon.yes("status search").await;
+    assert!(status.contains("retries OFF for search until 20") && status.contains("by ann@ops: incident"), "{status}");
+    assert!(status.contains("RETRIES OFF until 20"), "{status}");
+    let explained = daemon.yes("explain search").await;
+    assert!(explained.contains("What helps: budgetd retries on search"), "{explained}");
+    let (switch, now) = (daemon.json("status search").await, daemon.json("policy get search").await);
+    assert_eq!(switch["dependencies"][0]["kill_switch"], now["kill_switch"]);
+    assert_eq!(
+        now["kill_switch"]["until_ms"].as_i64().unwrap() - now["kill_switch"]["since_ms"].as_i64().unwrap(),
+        1_800_000
+    );
+    assert_eq!(daemon.json("retries off search --for 10ms").await["pending"], false);
+    let on = async { while daemon.json("policy get search").await["kill_switch"] != Value::Null {} };
+    timeout(Duration::from_secs(30), on).await.unwrap();
+}
+
+#[tokio::test]
+async fn refusals_are_explained_and_the_bound_is_computed() {
+    let daemon = Daemon::start().await;
+    for _ in 0..3 {
+        daemon.yes("reserve payments").await;
+    }
+    daemon.no("reserve payments").await;
+    let explained = daemon.yes("explain payments --window 1d").await;
+    assert!(explained.contains("payments runs under rule payments"), "{explained}");
+    assert!(explained.contains("the next call is refused: less than one admission token is there"), "{explained}");
+    assert!(explained.contains("attempts  burst 3 + 1/d x 86400 s = 4\n"), "{explained}");
+    assert!(explained.contains("retries   burst 1 + 1/d x 86400 s + 0 x originals = 2 + 0 x originals"), "{explained}");
+    let json = daemon.json("explain payments --window 1d").await;
+    assert_eq!((&json["bound"]["attempts"], &json["bound"]["retries_without_originals"]), (&4.into(), &2.into()));
+}
+
+/// Seen to fail with the candidate put into force, and with one ledger for both.
+#[tokio::test]
+async fn a_policy_on_trial_is_compared_and_changes_nothing() {
+    let daemon = Daemon::start().await;
+    let text = "admission = { rate = \"1/d\", burst = 2 }";
+    let rule = PolicyRule { name: "payments".to_owned(), source_toml: text.to_owned() };
+    let within = Duration::from_secs(30);
+    let client = Client::new(&daemon.endpoint).unwrap();
+    let mut trial = client.try_policies(vec![rule], 2_000, within).await.unwrap();
+    // It runs once the first message has come.
+    assert_eq!(trial.next().await.unwrap().unwrap().trials, []);
+    let mut admitted = 0;
+    for _ in 0..5 {
+        admitted += u32::from(daemon.run("reserve payments").await.unwrap().0 == Verdict::Yes);
+    }
+    assert_eq!(admitted, 3);
+    let mut last = None;
+    while let Some(state) = trial.next().await.unwrap() {
+        last = Some(state);
+    }
+    let last = last.unwrap();
+    let [payments] = &last.trials[..] else { panic!("{last:?}") };
+    assert!(last.finished && payments.dependency == "payments", "{last:?}");
+    assert_eq!(payments.real, payments.present);
+    assert_eq!((payments.present.originals_admitted, payments.candidate.originals_admitted), (3, 2));
+    assert_eq!(payments.candidate.refusals[0].originals, 3);
+    assert!(daemon.yes("policy get payments").await.contains("burst = 3"), "nothing in force has changed");
+
+    let candidate = daemon.file("c.toml", &format!("[dependency.payments]\n{text}\n"));
+    let quiet = daemon.yes(&format!("policy try {candidate} --for 1s")).await;
+    assert!(quiet.contains("nobody has asked for anything meanwhile"), "{quiet}");
+    let error = daemon.run(&format!("policy try {} --for 1s", daemon.file("bad.toml", "[dependency.a]\nx = 1"))).await;
+    assert!(error.unwrap_err().contains("bad.toml, line 2"));
+    assert!(daemon.run(&format!("policy try {candidate} --for 11m")).await.unwrap_err().contains("for_ms is 660000"));
 }

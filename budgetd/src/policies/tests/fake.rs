@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering::SeqCst},
     },
 };
 
@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 use super::resolve;
 use crate::{
     policies::{
-        Policies,
+        By, Edit, How, Policies, PoliciesError,
         repository::{Document, Replaced, Repository},
     },
     store::StoreError,
@@ -24,6 +24,8 @@ use crate::{
 /// A repository that can be away, lose answers, be raced and be held up.
 pub(super) struct Fake {
     stored: Mutex<Option<Document>>,
+    /// The store's clock; negative: it has none.
+    pub(super) clock_ms: AtomicI64,
     pub(super) away: AtomicBool,
     /// Writes are stored, but their answers are lost.
     pub(super) lose_answers: AtomicBool,
@@ -39,6 +41,7 @@ impl Fake {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
             stored: Mutex::new(None),
+            clock_ms: AtomicI64::new(-1),
             away: AtomicBool::new(false),
             lose_answers: AtomicBool::new(false),
             races: AtomicUsize::new(0),
@@ -88,6 +91,22 @@ impl Repository for Fake {
         }
         Ok(if done { Replaced::Done } else { Replaced::Conflict(stored.clone()) })
     }
+
+    fn now_ms(&self) -> Option<i64> {
+        Some(self.clock_ms.load(SeqCst)).filter(|ms| *ms >= 0)
+    }
+}
+
+/// Writes a rule, also where a file manages it.
+pub(super) async fn put(
+    policies: &Policies,
+    name: &str,
+    text: &str,
+    expected: PolicyVersion,
+) -> Result<PolicyVersion, PoliciesError> {
+    let text = (!text.trim().is_empty()).then(|| text.to_owned());
+    let edit = Edit { name: name.to_owned(), text, expected, how: How::TakeOver, by: By::default() };
+    policies.edit(edit).await
 }
 
 /// A file in a directory of its own.

@@ -31,14 +31,42 @@ fn a14_a_missing_file_is_no_empty_policy() {
 }
 
 #[test]
-fn a14_a_directory_is_refused() {
+fn a14_what_is_no_file_is_refused() {
+    let (found, wanted) = ("a pipe or device", "a regular file");
+    assert_eq!(refused(Path::new("/dev/zero")), PolicyFileError::NotAFile { path: "/dev/zero".into(), found, wanted });
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().to_owned();
-    let error = refused(&path);
-    assert_eq!(error, PolicyFileError::NotAFile { path, found: "a directory" });
-    assert!(error.to_string().ends_with("is a directory, must be a regular file"), "{error}");
-    let found = "a pipe or device";
-    assert_eq!(refused(Path::new("/dev/zero")), PolicyFileError::NotAFile { path: "/dev/zero".into(), found });
+    let path = dir.path().join("inner.toml");
+    fs::create_dir(&path).unwrap();
+    let found = "a directory";
+    assert_eq!(refused(dir.path()), PolicyFileError::NotAFile { path, found, wanted });
+}
+
+#[test]
+fn the_files_of_a_directory_are_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    write("z.toml", "[defaults]\nretry.burst = 7\n[dependency.z]\n");
+    write("a.toml", "[dependency.a]\nretry.ratio = 0.5\n");
+    write(".hidden.toml", "broken");
+    write("notes.txt", "broken");
+    let read = || PolicyFile::read(dir.path());
+    let file = read().unwrap();
+    let burst = |name: &str| file.set.rule(name).unwrap().policy.spec().retry_burst_tokens;
+    assert_eq!((burst("a"), burst("z")), (7, 7), "defaults of another file hold");
+    let origin = |name: &str| Path::new(&*file.origins[name]).file_name().unwrap().to_str().unwrap().to_owned();
+    assert_eq!((origin("a"), origin("z"), origin(DEFAULTS)), ("a.toml".into(), "z.toml".into(), "z.toml".into()));
+    // What is moved to another file is another content.
+    let hash = file.hash.clone();
+    fs::rename(dir.path().join("a.toml"), dir.path().join("b.toml")).unwrap();
+    assert_ne!(read().unwrap().hash, hash);
+
+    write("c.toml", "\n[dependency.z]\nretry.burst = 1\n");
+    let error = read().unwrap_err().to_string();
+    assert!(error.contains("z.toml, line 3: dependency.z is ") && error.contains("is written in "), "{error}");
+    assert!(error.contains("c.toml as well"), "{error}");
+    write("c.toml", "[defaults]\n");
+    let error = read().unwrap_err().to_string();
+    assert!(error.contains("z.toml, line 1: defaults is ") && error.contains("c.toml as well"), "{error}");
 }
 
 #[test]

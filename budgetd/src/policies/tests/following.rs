@@ -6,7 +6,7 @@ use budget::ids::PolicyVersion;
 use tokio::sync::Semaphore;
 
 use super::{
-    fake::{FIVE, Fake, TestFile, replica, state, version},
+    fake::{FIVE, Fake, TestFile, put, replica, state, version},
     resolve,
 };
 use crate::policies::{
@@ -20,7 +20,7 @@ async fn a_document_that_is_missing_or_older_is_written_back() {
     let policies = replica(&fake, Some(&TestFile::new(FIVE))).await;
     policies.set_retries("d", false).await.unwrap();
     let old = fake.document().unwrap();
-    policies.put("d", "retry.burst = 9", old.version).await.unwrap();
+    put(&policies, "d", "retry.burst = 9", old.version).await.unwrap();
 
     let mut number = 3;
     for there in [None, Some(old.clone()), Some(Document { version: version(0, 5), ..old.clone() })] {
@@ -69,14 +69,21 @@ async fn two_replicas_that_write_back_end_up_with_one_version() {
 
 /// Bodies that no replica may take over.
 fn invalid_bodies() -> Vec<String> {
-    let body = |rest: &str| format!("{{\"format\":1,\"retries_off\":[],\"rules\":{{{rest}}}}}");
+    let whole = |format: u32, off: &str, rules: &str, more: &str| {
+        format!(
+            "{{\"format\":{format},\"retries_off\":{{{off}}},\"rules\":{{{rules}}},\"files\":{{}},\"overrides\":{{}},\
+             \"history\":[]{more}}}"
+        )
+    };
+    let body = |rules: &str| whole(2, "", rules, "");
+    let switch = "{\"at_ms\":0,\"until_ms\":null,\"who\":\"\",\"why\":\"\"}";
     vec![
         String::new(),
         "{".to_owned(),
         "[]".to_owned(),
-        "{\"format\":2,\"retries_off\":[],\"rules\":{}}".to_owned(),
-        "{\"format\":1,\"retries_off\":[],\"rules\":{},\"later\":1}".to_owned(),
-        "{\"format\":1,\"retries_off\":[\"a**\"],\"rules\":{}}".to_owned(),
+        whole(3, "", "", ""),
+        whole(2, "", "", ",\"later\":1"),
+        whole(2, &format!("\"a**\":{switch}"), "", ""),
         body("\"d\":\"retry.burst = -1\""),
         body("\"a**\":\"\""),
         body("\"d\":\"later = 1\""),
@@ -99,7 +106,7 @@ async fn an_invalid_document_leaves_the_last_good_policies() {
         policies.poll().await;
         assert_eq!((state(&policies, "d"), policies.snapshot().version()), ((5, false), good.version), "{body}");
         // It may be of a newer budgetd: nobody writes over it.
-        assert!(policies.put("d", "retry.burst = 6", version(9, 9)).await.is_err());
+        assert!(put(&policies, "d", "retry.burst = 6", version(9, 9)).await.is_err());
         assert!(policies.set_retries("d", false).await.is_err());
         assert_eq!(fake.document(), Some(bad));
         // A good one is taken over and the error goes.
@@ -168,8 +175,8 @@ async fn versions_that_only_ledgers_know_are_passed_after_some_polls() {
     // The next change is above what was seen, polled or not; nonsense is not believed.
     policies.saw(version(70, 0));
     policies.saw(version(i64::MAX, 0));
-    let put = policies.put("d", "retry.burst = 6", policies.snapshot().version()).await.unwrap();
-    assert_eq!(put.number, 71);
+    let written = put(&policies, "d", "retry.burst = 6", policies.snapshot().version()).await.unwrap();
+    assert_eq!(written.number, 71);
     // Who holds no policies has nothing to pass them with.
     let empty = replica(&Fake::new(), None).await;
     empty.saw(version(57, 3));
@@ -203,7 +210,7 @@ async fn concurrent_refreshes_share_reads() {
     assert!(half.is_err());
     fake.gate.add_permits(Semaphore::MAX_PERMITS);
     let other = replica(&fake, None).await;
-    other.put("d", "retry.burst = 9", other.snapshot().version()).await.unwrap();
+    put(&other, "d", "retry.burst = 9", other.snapshot().version()).await.unwrap();
     policies.refresh().await.unwrap();
     assert_eq!(state(&policies, "d"), (9, false));
 }
@@ -215,11 +222,11 @@ async fn a13_every_replica_obeys_a_change_after_one_refresh() {
     let (first, second) = (replica(&fake, Some(&TestFile::new(FIVE))).await, replica(&fake, None).await);
     assert_eq!((state(&first, "d"), state(&second, "d")), ((5, false), (5, false)));
     for burst in 6..106 {
-        let put = first.put("d", &format!("retry.burst = {burst}"), first.snapshot().version()).await.unwrap();
+        let written = put(&first, "d", &format!("retry.burst = {burst}"), first.snapshot().version()).await.unwrap();
         second.refresh().await.unwrap();
         for policies in [&first, &second] {
             let resolved = resolve(&policies.snapshot(), "d").unwrap();
-            assert_eq!((resolved.version, resolved.numbers.retry.burst), (put, burst * 1_000_000));
+            assert_eq!((resolved.version, resolved.numbers.retry.burst), (written, burst * 1_000_000));
         }
     }
 }

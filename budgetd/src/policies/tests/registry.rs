@@ -7,7 +7,7 @@ use std::{
 
 use budget::ids::PolicyVersion;
 
-use super::fake::{FIVE, Fake, SIX, TestFile, replica, state, version};
+use super::fake::{FIVE, Fake, SIX, TestFile, put, replica, state, version};
 use crate::{
     policies::{Policies, PoliciesError, PolicyFileError, repository::MemoryRepository},
     store::StoreError,
@@ -41,9 +41,9 @@ async fn changes_through_the_api_survive_a_restart_until_the_file_changes() {
     let fake = Fake::new();
     let file = TestFile::new(FIVE);
     let policies = replica(&fake, Some(&file)).await;
-    let put = policies.put("d", "retry.burst = 8", policies.snapshot().version()).await.unwrap();
+    let written = put(&policies, "d", "retry.burst = 8", policies.snapshot().version()).await.unwrap();
     policies.set_retries("d", false).await.unwrap();
-    assert_eq!(put.number, 2);
+    assert_eq!(written.number, 2);
     let restarted = replica(&fake, Some(&file)).await;
     assert_eq!((state(&restarted, "d"), restarted.snapshot().version().number), ((8, true), 3));
     // An import replaces rules. What an operator switched off stays off.
@@ -88,8 +88,7 @@ async fn a_store_that_is_away_at_the_start_gets_the_file_later() {
     assert_eq!((state(&policies, "d"), policies.snapshot().version()), ((5, false), PolicyVersion::default()));
     assert_eq!(policies.last_error().as_deref(), Some("policies: store is away: test"));
     assert!(matches!(policies.refresh().await, Err(PoliciesError::Store(StoreError::Away(_)))));
-    assert!(policies.put("d", "", PolicyVersion::default()).await.is_err());
-    assert!(policies.set_retries("d", false).await.is_err());
+    assert!(put(&policies, "d", "", PolicyVersion::default()).await.is_err());
     fake.away.store(false, SeqCst);
     policies.refresh().await.unwrap();
     assert_eq!((policies.last_error(), policies.snapshot().version().number), (None, 1));
@@ -109,26 +108,26 @@ async fn a_store_that_goes_away_leaves_the_policies_in_force() {
 async fn a_put_needs_the_expected_version_and_a_valid_text() {
     let fake = Fake::new();
     let policies = replica(&fake, None).await;
-    let first = policies.put("d", "retry.burst = 5", PolicyVersion::default()).await.unwrap();
+    let first = put(&policies, "d", "retry.burst = 5", PolicyVersion::default()).await.unwrap();
     assert_eq!((first.number, state(&policies, "d")), (1, (5, false)));
     let before = fake.document();
     for wrong in [PolicyVersion::default(), version(1, first.id ^ 1), version(2, first.id), version(-1, 0)] {
-        let error = policies.put("d", "retry.burst = 6", wrong).await.unwrap_err();
+        let error = put(&policies, "d", "retry.burst = 6", wrong).await.unwrap_err();
         assert!(matches!(error, PoliciesError::Conflict { current } if current == first), "{error}");
     }
-    let error = policies.put("d", "retry.burst = -1", first).await.unwrap_err();
+    let error = put(&policies, "d", "retry.burst = -1", first).await.unwrap_err();
     assert_eq!(error.to_string(), "rule \"d\", line 1: retry.burst is -1: must be between 0 and 1000000000");
     for (name, text) in
         [("", "retry.burst = 6"), ("a**", "mode = 'shadow'"), ("a\nb", "mode = 'shadow'"), ("d", "a = [")]
     {
-        assert!(matches!(policies.put(name, text, first).await, Err(PoliciesError::Invalid(_))), "{name:?}");
+        assert!(matches!(put(&policies, name, text, first).await, Err(PoliciesError::Invalid(_))), "{name:?}");
     }
-    assert!(matches!(policies.put("e", "", first).await, Err(PoliciesError::NoSuchRule(_))));
-    assert!(matches!(policies.put("defaults", " \n", first).await, Err(PoliciesError::NoSuchRule(_))));
+    assert!(matches!(put(&policies, "e", "", first).await, Err(PoliciesError::NoSuchRule(_))));
+    assert!(matches!(put(&policies, "defaults", " \n", first).await, Err(PoliciesError::NoSuchRule(_))));
     // None of these changed anything.
     assert_eq!((fake.document(), policies.snapshot().version()), (before, first));
-    let second = policies.put("defaults", "retry.burst = 7", first).await.unwrap();
-    let third = policies.put("d", "  \n", second).await.unwrap();
+    let second = put(&policies, "defaults", "retry.burst = 7", first).await.unwrap();
+    let third = put(&policies, "d", "  \n", second).await.unwrap();
     assert_eq!((second.number, third.number, state(&policies, "d")), (2, 3, (7, false)));
     assert!(first.id != second.id && second.id != third.id);
 }
@@ -138,7 +137,7 @@ async fn a_put_that_comes_second_is_told_and_changes_nothing() {
     let fake = Fake::new();
     let policies = replica(&fake, Some(&TestFile::new(FIVE))).await;
     fake.races.store(1, SeqCst);
-    let error = policies.put("d", "retry.burst = 9", policies.snapshot().version()).await.unwrap_err();
+    let error = put(&policies, "d", "retry.burst = 9", policies.snapshot().version()).await.unwrap_err();
     assert!(matches!(error, PoliciesError::Conflict { current } if current == version(2, 77)), "{error}");
     assert_eq!((state(&policies, "d"), policies.snapshot().version()), ((5, false), version(2, 77)));
 }
@@ -148,7 +147,7 @@ async fn a_write_whose_answer_is_lost_is_found_by_the_next_refresh() {
     let fake = Fake::new();
     let policies = replica(&fake, Some(&TestFile::new(FIVE))).await;
     fake.lose_answers.store(true, SeqCst);
-    let error = policies.put("d", "retry.burst = 9", policies.snapshot().version()).await.unwrap_err();
+    let error = put(&policies, "d", "retry.burst = 9", policies.snapshot().version()).await.unwrap_err();
     assert!(matches!(error, PoliciesError::Store(StoreError::Lost(_))), "{error}");
     assert_eq!(state(&policies, "d"), (5, false));
     policies.refresh().await.unwrap();
@@ -244,8 +243,10 @@ async fn a14_a_bad_file_is_refused_at_start_and_leaves_the_policies_at_reload() 
     let error = policies.import(&file.path()).await.unwrap_err();
     assert!(matches!(error, PoliciesError::File(PolicyFileError::Missing { .. })), "{error}");
     assert!(Policies::start(Arc::clone(&fake), Some(&file.path())).await.is_err());
-    let error = policies.import(file.0.path()).await.unwrap_err();
-    assert!(matches!(error, PoliciesError::File(PolicyFileError::NotAFile { .. })), "{error}");
+    // A directory without policy files holds no policy either.
+    let error = policies.import(file.0.path()).await.unwrap_err().to_string();
+    assert!(error.ends_with("has no file that ends in .toml"), "{error}");
+    assert_eq!(policies.source_error().unwrap().kind, "empty");
     // Truncated to nothing: it holds no policy, and wipes none.
     file.write("");
     policies.import(&file.path()).await.unwrap();

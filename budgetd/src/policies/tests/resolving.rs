@@ -5,7 +5,7 @@ use std::sync::Arc;
 use budget::ids::PolicyVersion;
 
 use super::{resolve, snapshot};
-use crate::policies::{DEFAULTS, PolicySet, Snapshot, Switches};
+use crate::policies::{DEFAULTS, PolicySet, Snapshot, Switch, Switches};
 
 const RULES: &str = r#"
     [defaults]
@@ -102,17 +102,17 @@ fn switches_turn_retries_off_for_names_families_and_all() {
 #[test]
 fn each_target_is_a_switch_of_its_own() {
     let mut switches = Switches::default();
-    assert!(switches.set("a/b", false));
-    assert!(!switches.set("a/b", false));
-    assert!(switches.set("a/*", false));
-    assert!(switches.set("*", false));
-    assert_eq!(switches.iter().collect::<Vec<_>>(), ["*", "a/*", "a/b"]);
+    assert!(switches.set("a/b", Some(Switch::default())));
+    assert!(!switches.set("a/b", Some(Switch::default())));
+    assert!(switches.set("a/*", Some(Switch::default())));
+    assert!(switches.set("*", Some(Switch::default())));
+    assert_eq!(switches.iter().map(|(target, _)| target).collect::<Vec<_>>(), ["*", "a/*", "a/b"]);
     assert_eq!(switches.wider("a/b"), Some("*"));
-    assert!(switches.set("*", true));
+    assert!(switches.set("*", None));
     assert_eq!((switches.wider("a/b"), switches.wider("a/*"), switches.wider("b")), (Some("a/*"), None, None));
-    assert!(switches.set("a/*", true));
+    assert!(switches.set("a/*", None));
     assert_eq!(switches.wider("a/b"), None);
-    assert!(!switches.set("a/*", true));
+    assert!(!switches.set("a/*", None));
     assert_eq!(switches.len(), 1);
 }
 
@@ -132,7 +132,7 @@ fn the_text_of_a_rule_can_be_read() {
     assert_eq!(snapshot.source("payments").map(|text| &**text), Some("operation.max_attempts = 11"));
     assert_eq!(snapshot.source(DEFAULTS).map(|text| &**text), Some("operation.max_attempts = 2"));
     assert!(snapshot.source("payments2").is_none());
-    assert_eq!(snapshot.switches().iter().collect::<Vec<_>>(), ["x"]);
+    assert_eq!(snapshot.switches().iter().map(|(target, _)| target).collect::<Vec<_>>(), ["x"]);
 }
 
 #[test]

@@ -41,7 +41,7 @@ async fn policies_are_shown_listed_and_changed() {
     let mut token = None;
     let mut names = Vec::new();
     loop {
-        let request = pb::ListPoliciesRequest { page_size: Some(1), page_token: token.clone() };
+        let request = pb::ListPoliciesRequest { page_size: Some(1), page_token: token.clone(), version_number: None };
         let page = admin.list_policies(request).await.unwrap().into_inner();
         assert_eq!(page.rules.len(), 1);
         names.extend(page.rules.into_iter().map(|rule| rule.name));
@@ -52,7 +52,10 @@ async fn policies_are_shown_listed_and_changed() {
     }
     assert_eq!(names, ["defaults", "fam/*", "pay"]);
     for (page_size, page_token) in [(Some(0), None), (Some(1001), None), (None, Some(String::new()))] {
-        let status = admin.list_policies(pb::ListPoliciesRequest { page_size, page_token }).await.unwrap_err();
+        let status = admin
+            .list_policies(pb::ListPoliciesRequest { page_size, page_token, version_number: None })
+            .await
+            .unwrap_err();
         assert_eq!(status.code(), Code::InvalidArgument);
     }
 
@@ -60,6 +63,8 @@ async fn policies_are_shown_listed_and_changed() {
         name: "pay".into(),
         source_toml: text.into(),
         expected_version: version,
+        take_over: true,
+        ..Default::default()
     };
     let text = "admission = { rate = \"10/s\", burst = 3 }";
     let stale = pb::PolicyVersion { number: 99, id: 1 };
@@ -126,7 +131,12 @@ async fn the_kill_switch_acts_on_the_next_call() {
     for number in 0..5 {
         admitted(budgets.reserve(original("pay", number)).await.unwrap().into_inner());
     }
-    let switch = |enabled| pb::SetRetriesRequest { target: "*".into(), enabled, why: "fire\ndrill".into() };
+    let switch = |enabled| pb::SetRetriesRequest {
+        target: "*".into(),
+        enabled,
+        why: "fire\ndrill".into(),
+        ..Default::default()
+    };
     admin.set_retries(switch(false)).await.unwrap();
     let off = denied(budgets.reserve(retry(10)).await.unwrap().into_inner());
     assert_eq!(off.reason, i32::from(pb::DenyReason::RetriesOff));
@@ -136,7 +146,8 @@ async fn the_kill_switch_acts_on_the_next_call() {
     admin.set_retries(switch(true)).await.unwrap();
     admitted(budgets.reserve(retry(11)).await.unwrap().into_inner());
     for (target, why) in [("", ""), ("a\nb", ""), ("pay", &"x".repeat(257) as &str)] {
-        let request = pb::SetRetriesRequest { target: target.into(), enabled: false, why: why.into() };
+        let request =
+            pb::SetRetriesRequest { target: target.into(), enabled: false, why: why.into(), ..Default::default() };
         assert_eq!(admin.set_retries(request).await.unwrap_err().code(), Code::InvalidArgument, "{target:?}");
     }
     daemon.end().await;

@@ -21,7 +21,7 @@ async fn watch(
 /// Seen to fail when readiness followed the store.
 #[tokio::test]
 async fn a27_readiness_begins_with_the_first_contact_and_outlives_the_store() {
-    let daemon = Daemon::start_uncontacted("", |_| {}).await;
+    let daemon = Daemon::start_uncontacted("[defaults]", |_| {}).await;
     let mut client = HealthClient::new(daemon.channel().await);
     let readyz = |ready, up, degraded| {
         format!(r#"{{"ready":{ready},"store":{{"kind":"memory","up":{up},"degraded":{degraded}}}}}"#)

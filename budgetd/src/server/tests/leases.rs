@@ -133,7 +133,7 @@ async fn rules_follow_the_policies() {
     let mut admin = daemon.admin().await;
     let epoch = epoch(&daemon.sync_one("pod-1", ask("pay", 1, None)).await);
     admin
-        .set_retries(pb::SetRetriesRequest { target: "pay".into(), enabled: false, why: String::new() })
+        .set_retries(pb::SetRetriesRequest { target: "pay".into(), enabled: false, ..Default::default() })
         .await
         .unwrap();
     let answer = daemon.sync_one("pod-1", ask("pay", 2, epoch)).await;

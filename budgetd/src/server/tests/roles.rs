@@ -143,6 +143,27 @@ impl Guarded {
                 };
                 admin.set_retries(with(token, message)).await.map(|_| ())
             }
+            "WatchStatus" | "WatchStatus of all" => {
+                let dependencies = if method == "WatchStatus" { vec!["pay".into()] } else { Vec::new() };
+                let message = pb::WatchStatusRequest { dependencies, ..Default::default() };
+                admin.watch_status(with(token, message)).await.map(|_| ())
+            }
+            "PolicyHistory" => admin.policy_history(with(token, pb::PolicyHistoryRequest::default())).await.map(|_| ()),
+            "TryPolicies" => {
+                let message = pb::TryPoliciesRequest { rules: Vec::new(), for_ms: 1_000 };
+                admin.try_policies(with(token, message)).await.map(|_| ())
+            }
+            "RollbackPolicies" => {
+                let expected_version = self.version().await;
+                let message = pb::RollbackPoliciesRequest { version_number: 1, expected_version, ..Default::default() };
+                admin.rollback_policies(with(token, message)).await.map(|_| ())
+            }
+            "DeletePolicy" | "DeletePolicy of the defaults" => {
+                let name = if method == "DeletePolicy" { "pay" } else { "defaults" };
+                let expected_version = self.version().await;
+                let message = pb::DeletePolicyRequest { name: name.into(), expected_version, ..Default::default() };
+                admin.delete_policy(with(token, message)).await.map(|_| ())
+            }
             "RevokeLease" => {
                 let message = pb::RevokeLeaseRequest {
                     dependency: "pay".into(),
@@ -164,7 +185,7 @@ fn refused_within(response: pb::SessionResponse) -> Result<(), Status> {
 }
 
 /// Method, the role it takes, and whether that must be on everything, or on the family at least.
-const METHODS: [(&str, &str, &[&str]); 16] = [
+const METHODS: [(&str, &str, &[&str]); 23] = [
     ("Reserve", "reserve", &["pay", "family", "every"]),
     ("Release", "reserve", &["pay", "family", "every"]),
     ("Extend", "reserve", &["pay", "family", "every"]),
@@ -174,7 +195,14 @@ const METHODS: [(&str, &str, &[&str]); 16] = [
     ("GetStatus", "read", &["pay", "family", "every"]),
     ("ListHolders", "read", &["pay", "family", "every"]),
     ("GetStatus of all", "read", &["every"]),
+    ("WatchStatus", "read", &["pay", "family", "every"]),
+    ("WatchStatus of all", "read", &["every"]),
     ("ListPolicies", "read", &["every"]),
+    ("PolicyHistory", "read", &["every"]),
+    ("TryPolicies", "operate", &["every"]),
+    ("RollbackPolicies", "operate", &["every"]),
+    ("DeletePolicy", "operate", &["pay", "family", "every"]),
+    ("DeletePolicy of the defaults", "operate", &["every"]),
     ("PutPolicy", "operate", &["pay", "family", "every"]),
     ("PutPolicy of a family", "operate", &["family", "every"]),
     ("PutPolicy of the defaults", "operate", &["every"]),

@@ -29,7 +29,8 @@ impl<S: Store> Admin<S> {
         let names = unit_names(&resolved);
         let mut page = Page::new(size);
         for view in &views {
-            let holder = convert::holder_message(view, &names);
+            let mut holder = convert::holder_message(view, &names);
+            holder.version = self.0.sight.told(&dependency, &view.holder).map(Into::into);
             let units = view.value.units.len() + view.charged.units.len() + view.usage.units_asked.len();
             if !page.takes(HOLDER_BYTES + holder.holder_id.len() + units * HOLDER_BYTES) {
                 break;

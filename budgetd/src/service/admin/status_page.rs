@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use budget::{
     ids::{DependencyId, UnitId},
-    ledger::{Ledger, View},
+    ledger::{Counters, Ledger, View},
     policy::Numbers,
 };
 use budget_proto::{
@@ -15,14 +15,20 @@ use budget_proto::{
 use futures::{StreamExt, stream};
 use tonic::Status;
 
-use super::{Admin, PAGE_SIZE_MAX, page_size, page_token};
+use super::{
+    Admin, PAGE_BYTES_MAX, PAGE_SIZE_MAX, page_size, page_token,
+    policies::{kill_switch, kill_switch_of, moment, origin},
+};
 use crate::{
     clock::Clock,
-    policies::{DEFAULTS, Resolved, Snapshot},
+    policies::{DEFAULTS, Resolved, Snapshot, repository::Replica},
     service::{status::of_store, sync::unit_names},
     store::{Store, StoreError},
 };
 
+/// Replicas and kill switches of one answer.
+const REPLICAS_SHOWN: usize = 1_000;
+const SWITCHES_SHOWN: usize = 1_000;
 /// Ledgers looked at side by side.
 const VIEWS_AT_ONCE: usize = 16;
 
@@ -42,16 +48,47 @@ impl<S: Store> Admin<S> {
         let mut dependencies = Vec::with_capacity(names.len());
         let mut statuses =
             stream::iter(names).map(|name| self.dependency(&snapshot, name, listed)).buffered(VIEWS_AT_ONCE);
+        let (mut bytes, mut next_page_token) = (0, next_page_token);
         while let Some(status) = statuses.next().await {
-            dependencies.extend(status?);
+            let Some(row) = status? else { continue };
+            bytes += row_bytes(&row);
+            if let Some(last) = dependencies.last().filter(|_| listed && bytes > PAGE_BYTES_MAX) {
+                let last: &pb::DependencyStatus = last;
+                next_page_token = Some(last.name.clone());
+                break;
+            }
+            dependencies.push(row);
         }
+        let (replicas, kill_switches) = if after.is_none() {
+            (self.replicas().await, snapshot.switches().iter().take(SWITCHES_SHOWN))
+        } else {
+            (Vec::new(), snapshot.switches().iter().take(0))
+        };
         Ok(pb::GetStatusResponse {
+            replica_id: self.0.policies.replica().to_owned(),
+            replicas,
+            kill_switches: kill_switches.map(|(target, switch)| kill_switch(target, switch)).collect(),
+            policy_error: self.0.policies.written_wrong(),
+            now_ms: moment(self.0.policies.now_ms()),
             version: Some(snapshot.version().into()),
             store: self.0.store_kind.name.to_owned(),
             store_up: self.0.store_health.state().up,
             dependencies,
             next_page_token,
         })
+    }
+
+    /// Empty while the store is away.
+    async fn replicas(&self) -> Vec<pb::ReplicaStatus> {
+        let deadline = Clock::instant() + self.0.call_timeout();
+        let replicas = tokio::time::timeout_at(deadline.into(), self.0.policies.replicas()).await;
+        let message = |replica: Replica| pb::ReplicaStatus {
+            replica_id: replica.id,
+            version: Some(replica.presence.version.into()),
+            age_ms: moment(replica.age_ms),
+            policy_error: replica.presence.is_stale,
+        };
+        replicas.ok().and_then(Result::ok).into_iter().flatten().take(REPLICAS_SHOWN).map(message).collect()
     }
 
     /// Names in a policy and names with state, in name order.
@@ -97,10 +134,17 @@ impl<S: Store> Admin<S> {
             }
             Err(error) => return Err(of_store(&error, &name)),
         };
-        Ok(Some(self.row(&name, &resolved, view, away)))
+        Ok(Some(self.row(&name, snapshot, &resolved, view, away)))
     }
 
-    fn row(&self, name: &DependencyId, resolved: &Resolved, view: Option<View>, away: bool) -> pb::DependencyStatus {
+    fn row(
+        &self,
+        name: &DependencyId,
+        snapshot: &Snapshot,
+        resolved: &Resolved,
+        view: Option<View>,
+        away: bool,
+    ) -> pb::DependencyStatus {
         let ledger_version = view.as_ref().map(|view| view.version.into());
         let numbers = &resolved.numbers;
         // Without state it is as it would begin.
@@ -114,7 +158,16 @@ impl<S: Store> Admin<S> {
             (false, false) => Mode::Exact,
         };
         let spec = resolved.policy.spec();
+        let (file, policy_override) = origin(snapshot.managed(), &resolved.rule);
+        let answered = self.0.decisions.tally(resolved.label_index);
+        let answered = answered.map(|now| self.0.sight.answered(&resolved.label, &now, self.0.clock.monotonic_ms()));
         pb::DependencyStatus {
+            fleet: self.0.sight.fleet(name),
+            replica: answered.unwrap_or_default(),
+            kill_switch: kill_switch_of(snapshot, name),
+            file,
+            policy_override,
+            policy_version: Some(resolved.version.into()),
             name: name.to_string(),
             rule: resolved.rule.to_string(),
             retries_off: resolved.retries_off,
@@ -132,25 +185,37 @@ impl<S: Store> Admin<S> {
                 .collect(),
             in_flight: unsigned(view.in_flight),
             max_in_flight: spec.max_in_flight.map(u64::from),
-            counters: Some(pb::Counters {
-                originals_admitted: unsigned(view.counters.originals_admitted),
-                retries_admitted: unsigned(view.counters.retries_admitted),
-                originals_denied: unsigned(view.counters.originals_denied),
-                retries_denied: unsigned(view.counters.retries_denied),
-                not_sent: unsigned(view.counters.not_sent),
-                permits_expired: unsigned(view.counters.permits_expired),
-                deposited_micros: unsigned(view.counters.deposited_micros),
-                overuse_micros: unsigned(view.counters.overuse_micros),
-                account_signals: unsigned(view.counters.account_signals),
-                would_be_denied: unsigned(view.counters.would_be_denied),
-            }),
+            counters: Some(counters(&view.counters)),
             ledger_version,
             lending: view.lending.map(|lending| convert::lending_message(&lending, &unit_names(resolved))),
         }
     }
 }
 
-fn asked(names: &[String]) -> Result<Vec<DependencyId>, InvalidMessage> {
+/// About.
+fn row_bytes(row: &pb::DependencyStatus) -> usize {
+    let texts = row.name.len() + row.rule.len() + row.file.as_ref().map_or(0, String::len);
+    let windows = row.fleet.iter().chain(&row.replica);
+    let refusals = windows.map(|window| window.refusals.len() + window.would_be_refusals.len()).sum::<usize>();
+    512 + texts + 96 * row.units.len() + 20 * refusals
+}
+
+fn counters(counters: &Counters) -> pb::Counters {
+    pb::Counters {
+        originals_admitted: unsigned(counters.originals_admitted),
+        retries_admitted: unsigned(counters.retries_admitted),
+        originals_denied: unsigned(counters.originals_denied),
+        retries_denied: unsigned(counters.retries_denied),
+        not_sent: unsigned(counters.not_sent),
+        permits_expired: unsigned(counters.permits_expired),
+        deposited_micros: unsigned(counters.deposited_micros),
+        overuse_micros: unsigned(counters.overuse_micros),
+        account_signals: unsigned(counters.account_signals),
+        would_be_denied: unsigned(counters.would_be_denied),
+    }
+}
+
+pub(super) fn asked(names: &[String]) -> Result<Vec<DependencyId>, InvalidMessage> {
     if names.len() > usize::try_from(PAGE_SIZE_MAX).unwrap_or(0) {
         let rule = format!("must be at most {PAGE_SIZE_MAX} names");
         return Err(InvalidMessage::number("dependencies", names.len(), rule));

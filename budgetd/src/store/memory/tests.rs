@@ -9,7 +9,11 @@ use budget::{
 };
 
 use super::*;
-use crate::{clock::Hands, config::LeaseTiming, policies::repository::MemoryRepository};
+use crate::{
+    clock::Hands,
+    config::LeaseTiming,
+    policies::{Edit, How, repository::MemoryRepository},
+};
 
 const START_MS: i64 = 1_700_000_000_000;
 
@@ -32,7 +36,9 @@ impl World {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("policy.toml");
         std::fs::write(&file, text).unwrap();
-        let policies = Arc::new(Policies::start_timed(MemoryRepository::default(), Some(&file), timing).await.unwrap());
+        let policies =
+            Policies::start_timed(MemoryRepository::default(), Some(&file), timing, Clock::system()).await.unwrap();
+        let policies = Arc::new(policies);
         let (clock, hands) = Clock::manual(START_MS);
         let store = MemoryStore::new(Arc::clone(&policies), clock);
         Self { store, policies, hands, next_id: 0, _file: directory }
@@ -40,7 +46,13 @@ impl World {
 
     async fn put(&self, rule: &str, text: &str) {
         let version = self.policies.snapshot().version();
-        self.policies.put(rule, text, version).await.unwrap();
+        let edit = Edit {
+            name: rule.to_owned(),
+            text: (!text.is_empty()).then(|| text.to_owned()),
+            expected: version,
+            ..Edit::default()
+        };
+        self.policies.edit(Edit { how: How::TakeOver, ..edit }).await.unwrap();
     }
 
     fn apply(&self, name: &str, step: Step) -> Result<Answered, StoreError> {
@@ -188,6 +200,37 @@ async fn a_policy_change_acts_on_the_next_call_and_keeps_state() {
     let answered = world.apply("pay", Step::Release(release)).unwrap();
     assert_eq!(answered.answer, Answer::Released(ReleaseResult::Applied));
     assert_eq!(answered.version, world.policies.snapshot().version());
+}
+
+/// Seen to fail with ledgers begun anew under a new policy, and with balances filled up to a larger burst.
+#[tokio::test]
+async fn a13_a_thousand_reloads_of_a_file_neither_refill_nor_lose_anything() {
+    let text = |burst: i64| {
+        format!(
+            "[dependency.\"pay\"]\nadmission = {{ rate = \"1/h\", burst = {burst}, max_in_flight = {burst} }}\n\
+             retry = {{ ratio = 0.1, floor = \"0/s\", burst = {burst} }}\n"
+        )
+    };
+    let mut world = World::new(&text(100)).await;
+    for _ in 0..60 {
+        assert!(is_admitted(&world.reserve("pay")));
+    }
+    let file = world._file.path().join("policy.toml");
+    for round in 0..500 {
+        for burst in [90 + round % 5, 200] {
+            std::fs::write(&file, text(burst)).unwrap();
+            world.policies.import(&file).await.unwrap();
+            let view = world.view("pay").await.unwrap();
+            assert_eq!(view.in_flight, 60);
+            assert_eq!((view.admission_balance_micros, view.retry_balance_micros), (Some(40_000_000), 6_000_000));
+        }
+    }
+    let version = world.policies.snapshot().version();
+    assert_eq!(version.number, 1_001);
+    let release = Release::sent(ReservationId(1_u128.to_be_bytes()), Outcome::Success);
+    let answered = world.apply("pay", Step::Release(release)).unwrap();
+    assert_eq!((answered.answer, answered.version), (Answer::Released(ReleaseResult::Applied), version));
+    assert_eq!(world.view("pay").await.unwrap().in_flight, 59);
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@
 //! | `P:policies` | all policies of the namespace (hash) |
 //! | `P:known` | names of known dependencies by last use (sorted set) |
 //! | `P:replicas` | replicas by last contact (sorted set) |
+//! | `P:versions` | replicas with the version of their policies, by the time they told it (sorted set) |
 //! | `P:probe` | written to see whether the store takes writes (string) |
 //!
 //! `P` is the namespace's prefix. The tag is the dependency's name with `%`, `{` and `}` escaped: Redis takes for the tag
@@ -84,6 +85,12 @@ impl Keys {
     #[must_use]
     pub fn replicas(&self) -> String {
         format!("{}:replicas", self.prefix)
+    }
+
+    /// Replicas with the version of their policies.
+    #[must_use]
+    pub fn versions(&self) -> String {
+        format!("{}:versions", self.prefix)
     }
 
     /// Written by probes.

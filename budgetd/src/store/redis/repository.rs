@@ -1,6 +1,12 @@
 //! The policies of the namespace in one key of Redis, replaced by compare-and-set.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicI64, Ordering::Relaxed},
+    },
+};
 
 use budget::{ids::PolicyVersion, units::EXACT_MAX};
 use deadpool_redis::redis::{Value, cmd};
@@ -9,11 +15,11 @@ use super::{
     failure::{Effect, Failure, Refusal},
     metrics::ErrorKind,
     scripts,
-    topology::Redis,
+    topology::{Link, Redis},
     value,
 };
 use crate::{
-    policies::repository::{Document, Replaced, Repository},
+    policies::repository::{Document, Presence, Replaced, Replica, Repository},
     store::StoreError,
 };
 
@@ -23,7 +29,14 @@ pub struct RedisRepository {
     redis: Arc<Redis>,
     /// What was read or written last: the body is fetched only when the version has changed.
     latest: Mutex<Option<Document>>,
+    /// The server's clock at the last load; negative before the first.
+    now_ms: AtomicI64,
 }
+
+/// A replica that has not told anything for so long is forgotten.
+const TOLD_MEMORY_MS: i64 = 15_000;
+/// Most replicas remembered.
+const TOLD_MAX: i64 = 10_000;
 
 /// The fields of the key as they came: number, id, body, import hash.
 type Fields = [Option<String>; 4];
@@ -34,7 +47,7 @@ impl RedisRepository {
     /// Keeps the policies of the namespace in this Redis.
     #[must_use]
     pub const fn new(redis: Arc<Redis>) -> Self {
-        Self { redis, latest: Mutex::new(None) }
+        Self { redis, latest: Mutex::new(None), now_ms: AtomicI64::new(-1) }
     }
 
     fn remember(&self, document: &Document) {
@@ -54,6 +67,7 @@ impl RedisRepository {
             command.arg(&key).arg(fields);
             command
         };
+        self.now_ms.store(self.read_clock(&mut link).await?, Relaxed);
         let version = fields_of(link.command(hmget(&["number", "id"])).await.map_err(failure_of)?)?;
         if let Some(version) = version_of(&version)?
             && let Some(document) = self.remembered(version)
@@ -63,6 +77,40 @@ impl RedisRepository {
         // Read in one go: it may have been replaced meanwhile.
         let fields = link.command(hmget(&["number", "id", "body", "import"])).await.map_err(failure_of)?;
         document_of(fields_of(fields)?)
+    }
+
+    /// The clock that scripts go by.
+    async fn read_clock(&self, link: &mut Link) -> Result<i64, Failure> {
+        if let Some(injected_ms) = self.redis.clock().injected_ms() {
+            return Ok(injected_ms);
+        }
+        let reply = link.command(cmd("TIME")).await.map_err(failure_of)?;
+        let items = value::array(reply).map_err(|_| Failure::unexpected_reply("no array for TIME"))?;
+        let number = |at: usize| items.get(at).and_then(value::text)?.parse::<i64>().ok();
+        match (number(0), number(1)) {
+            (Some(seconds), Some(micros)) => Ok(seconds.saturating_mul(1_000).saturating_add(micros / 1_000)),
+            (None, _) | (_, None) => Err(Failure::unexpected_reply("no two numbers for TIME")),
+        }
+    }
+
+    async fn try_tell(&self, Presence { version, is_stale }: Presence) -> Result<(), Failure> {
+        let mut link = self.redis.side_link().await?;
+        let (key, now_ms) = (self.redis.keys().versions(), self.redis.injected_now());
+        let told = format!("{} {} {} {}", self.redis.replica(), version.number, version.id, u8::from(is_stale));
+        link.script(&scripts::CONTACT, |call| {
+            call.arg(&key).arg(&now_ms).arg(&told).arg(TOLD_MEMORY_MS).arg(TOLD_MAX);
+        })
+        .await?;
+        Ok(())
+    }
+
+    async fn try_replicas(&self) -> Result<Vec<Replica>, Failure> {
+        let mut link = self.redis.side_link().await?;
+        let now_ms = self.read_clock(&mut link).await?;
+        let mut command = cmd("ZRANGE");
+        command.arg(self.redis.keys().versions()).arg(0).arg(TOLD_MAX).arg("WITHSCORES");
+        let reply = link.command(command).await.map_err(failure_of)?;
+        Ok(replicas_of(&value::array(reply).map_err(|_| Failure::unexpected_reply("no array of replicas"))?, now_ms))
     }
 
     async fn try_replace(&self, expected: Option<PolicyVersion>, new: &Document) -> Result<Replaced, Failure> {
@@ -111,6 +159,53 @@ impl Repository for RedisRepository {
         }
         Ok(replaced)
     }
+
+    fn now_ms(&self) -> Option<i64> {
+        Some(self.now_ms.load(Relaxed)).filter(|now_ms| *now_ms >= 0)
+    }
+
+    async fn tell(&self, presence: Presence) -> Result<(), StoreError> {
+        self.redis.admit()?;
+        let told = self.try_tell(presence).await;
+        self.redis.note(&told);
+        told.map_err(|failure| failure.to_store_error())
+    }
+
+    fn replica(&self) -> Option<&str> {
+        Some(self.redis.replica())
+    }
+
+    async fn replicas(&self) -> Result<Vec<Replica>, StoreError> {
+        self.redis.admit()?;
+        let replicas = self.try_replicas().await;
+        self.redis.note(&replicas);
+        replicas.map_err(|failure| failure.to_store_error())
+    }
+}
+
+/// What replicas have told, each its latest word. What is no such word was not written by us.
+fn replicas_of(items: &[Value], now_ms: i64) -> Vec<Replica> {
+    let mut latest: HashMap<String, Replica> = HashMap::new();
+    for pair in items.chunks_exact(2) {
+        let [told, score] = [&pair[0], &pair[1]].map(value::text);
+        let (Some(told), Some(at_ms)) = (told, score.and_then(|score| score.parse::<i64>().ok())) else { continue };
+        let words: Vec<_> = told.split(' ').collect();
+        let [id, number, version_id, is_stale] = *words else { continue };
+        let (Ok(number), Ok(version_id)) = (number.parse(), version_id.parse()) else { continue };
+        let version = PolicyVersion { number, id: version_id };
+        let presence = Presence { version, is_stale: is_stale == "1" };
+        let age_ms = now_ms.saturating_sub(at_ms).max(0);
+        let replica = Replica { id: id.to_owned(), presence, age_ms };
+        match latest.get(id) {
+            // Of equal times the higher version is the later word: versions never fall.
+            Some(known) if known.age_ms < age_ms => {}
+            Some(known) if known.age_ms == age_ms && known.presence.version > version => {}
+            Some(_) | None => drop(latest.insert(id.to_owned(), replica)),
+        }
+    }
+    let mut replicas: Vec<_> = latest.into_values().filter(|replica| replica.age_ms <= TOLD_MEMORY_MS).collect();
+    replicas.sort_by(|a, b| a.id.cmp(&b.id));
+    replicas
 }
 
 fn failure_of(refusal: Refusal) -> Failure {
@@ -168,6 +263,22 @@ fn corrupt(what: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_what_a_replica_told_the_latest_counts() {
+        let items = [
+            ("a 3 7 0", "1000"),
+            ("a 4 8 1", "1000"),
+            ("b 3 7 0", "900"),
+            ("b 5 9 0", "1200"),
+            ("gone 1 1 0", "1"),
+            ("not ours", "1200"),
+        ];
+        let items: Vec<_> = items.iter().flat_map(|(told, score)| [bulk(told), bulk(score)]).collect();
+        let seen = replicas_of(&items, TOLD_MEMORY_MS + 500);
+        let seen: Vec<_> = seen.iter().map(|r| (&*r.id, r.presence.version.number, r.presence.is_stale)).collect();
+        assert_eq!(seen, [("a", 4, true), ("b", 5, false)]);
+    }
 
     fn bulk(text: &str) -> Value {
         Value::BulkString(text.as_bytes().to_vec())
