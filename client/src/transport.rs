@@ -57,14 +57,15 @@ type Authorized = InterceptedService<Channel, Bearer>;
 
 impl Transport {
     pub(crate) fn new(endpoint: &str, options: &Options) -> Result<Self, Error> {
-        let endpoint = judged(endpoint)?
+        let address = endpoint;
+        let endpoint = judged(address)?
             .connect_timeout(options.connect_timeout)
             .http2_keep_alive_interval(options.keep_alive_interval)
             .keep_alive_timeout(options.keep_alive_timeout)
             .keep_alive_while_idle(true);
         // The channel starts a task.
         tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
-        let (endpoint, bearer) = (options.credentials.secure(endpoint)?, options.credentials.bearer()?);
+        let (endpoint, bearer) = (options.credentials.secure(address, endpoint)?, options.credentials.bearer()?);
         let channel = InterceptedService::new(endpoint.connect_lazy(), bearer);
         Ok(Self { budget: RetryBudgetClient::new(channel.clone()), admin: BudgetAdminClient::new(channel) })
     }
