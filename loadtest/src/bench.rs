@@ -1,6 +1,7 @@
 //! `loadtest bench`: starts the servers, warms them up, alternates slices over the rounds, and reports.
 
 mod peers;
+mod renewals;
 mod report;
 
 use std::{
@@ -33,6 +34,9 @@ use crate::{
 /// The names under which `--only` knows the measurements of memory per item.
 const BYTES_REDIS: &str = "bytes_redis";
 const BYTES_MEMORY: &str = "bytes_memory";
+/// And that of renewals.
+const RENEWALS: &str = "renewals";
+const RENEWED_DEPENDENCIES: usize = 10;
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -57,6 +61,13 @@ pub(crate) struct Options {
     /// Run only these, separated by commas; `bytes_redis` and `bytes_memory` weigh what the stores keep.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_name)]
     only: Vec<String>,
+    /// Holders that renew leases on ten dependencies each; 10,000 is the number for which Redis is to stay below half a
+    /// core.
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    renewing_holders: u32,
+    /// Length of the measurement of renewals.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
+    renewals_seconds: Duration,
     /// redis-server or valkey-server to start.
     #[arg(long, value_name = "PATH", default_value = "redis-server")]
     redis_server: PathBuf,
@@ -141,6 +152,13 @@ async fn run(options: &Options) -> Result<ExitCode, Error> {
         progress("memory per item on the memory store");
         bytes_per_item::measure_memory(&mut report.bytes, &policy_file, scratch.path()).await?;
     }
+    if options.wants(RENEWALS) {
+        progress("renewals");
+        let holders = options.renewing_holders as usize;
+        let size = renewals::Size { holders, dependencies: RENEWED_DEPENDENCIES, measured: options.renewals_seconds };
+        let program = &options.redis_server;
+        report.renewals = Some(renewals::measure(size, program, &policy_file, scratch.path()).await?);
+    }
 
     print!("{report}");
     if let Some(path) = &options.json {
@@ -206,7 +224,7 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
 
 fn parse_name(text: &str) -> Result<String, String> {
     let mut names: Vec<&str> = COMPARISONS.iter().map(|comparison| &*comparison.name).collect();
-    names.extend([BYTES_REDIS, BYTES_MEMORY]);
+    names.extend([BYTES_REDIS, BYTES_MEMORY, RENEWALS]);
     if names.contains(&text) { Ok(text.to_owned()) } else { Err(format!("must be one of {}", names.join(", "))) }
 }
 

@@ -2,8 +2,10 @@
 //! became of those before.
 
 mod guard;
+mod journal;
 mod operation;
 mod told;
+mod twins;
 
 use std::{
     fs, io,
@@ -21,7 +23,7 @@ use budget_client::boot_time_ns;
 use serde::{Deserialize, Serialize};
 use tokio::{sync::mpsc, task::JoinSet, time};
 
-pub(crate) use told::{Ask, End, Ended, Told, Via};
+pub(crate) use told::{Ask, Cloned, End, Ended, Told, Via};
 
 use crate::{
     Error,
@@ -30,6 +32,7 @@ use crate::{
     scenario::{Scenario, Strategy},
 };
 use guard::Guard;
+use journal::{Entry, Journal, Left};
 use operation::Operation;
 
 /// How long a process may take to be ready for the load.
@@ -63,6 +66,8 @@ pub(crate) struct Task {
     pub(crate) dependency: (String, String),
     /// Where it writes what it has to tell.
     pub(crate) told: PathBuf,
+    /// Where it writes down what it does, if it may be killed.
+    pub(crate) journal: Option<PathBuf>,
 }
 
 /// Words between the engine and its callers, a line each.
@@ -84,6 +89,7 @@ struct Caller {
     guard: Guard,
     start_ns: i64,
     told: Mutex<Told>,
+    journal: Option<Journal>,
     live: Live,
 }
 
@@ -114,6 +120,10 @@ async fn run(scenario: Scenario, task: Task) -> Result<ExitCode, Error> {
     let mine = |arrival: &Arrival| arrival.client % scenario.processes == task.process && arrival.due_ns >= joins_ns;
     let mut plan = plan::arrivals(&scenario, task.seed, task.clients, duration);
     plan.retain(mine);
+    let left = task.journal.as_deref().map(Left::read).transpose()?.unwrap_or_default();
+    let journal = task.journal.as_deref().map(Journal::open).transpose()?;
+    plan.retain(|arrival| !left.ended.contains(&arrival.key));
+    let told = Mutex::new(Told { resumed: u64::try_from(left.under_way.len())?, ..left.told });
     let (guard, start_ns) = if joins_ns > 0 {
         // It is not there before.
         say(Word::Ready)?;
@@ -129,14 +139,18 @@ async fn run(scenario: Scenario, task: Task) -> Result<ExitCode, Error> {
         say(Word::Ready)?;
         (guard, started().await?)
     };
-    let caller =
-        Arc::new(Caller { scenario, task, callee, guard, start_ns, told: Mutex::default(), live: Live::default() });
+    if let Some(at_ms) = scenario.clones_at_ms(task.process) {
+        let at_ns = i64::try_from(at_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+        guard.copies_at(start_ns.saturating_add(at_ns));
+    }
+    let caller = Arc::new(Caller { scenario, task, callee, guard, start_ns, told, journal, live: Live::default() });
     let live = Arc::clone(&caller);
     let telling = tokio::spawn(async move { live.tell_live().await });
     caller.work(plan).await;
     caller.guard.finish().await;
     telling.abort();
     let mut told = std::mem::take(&mut *caller.told.lock().unwrap_or_else(PoisonError::into_inner));
+    told.cloned = caller.guard.cloned();
     told.releases_lost = caller.guard.releases_lost();
     fs::write(&caller.task.told, serde_json::to_vec(&told)?)?;
     Ok(ExitCode::SUCCESS)
@@ -207,6 +221,7 @@ impl Caller {
         }
         let load = u8::try_from(arrival.load).unwrap_or(u8::MAX);
         let ended = Ended { due_ns: arrival.due_ns, ended_ns, load, sent: operation.sent, end };
+        self.note(|| Entry::Ended { key: arrival.key, ended });
         self.tell(|told| {
             told.late_max_ns = told.late_max_ns.max(late_ns);
             told.operations.push(ended);
@@ -215,6 +230,17 @@ impl Caller {
 
     fn tell(&self, what: impl FnOnce(&mut Told)) {
         what(&mut self.told.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Writes it down, where somebody may have to go on.
+    fn note(&self, entry: impl FnOnce() -> Entry) {
+        if let Some(journal) = &self.journal
+            && let Err(error) = journal.write(&entry())
+        {
+            // Without it the accounts would be wrong.
+            eprintln!("the journal cannot be written: {error}");
+            std::process::exit(1);
+        }
     }
 
     async fn tell_live(&self) {

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    env, fs, io,
     path::PathBuf,
     process::{Command, ExitCode},
     time::{SystemTime, UNIX_EPOCH},
@@ -16,6 +16,7 @@ use crate::{
     deployment::{Deployment, DeploymentOptions},
     engine::{self, Settings},
     record::{Run, SCHEMA},
+    repeat::{REPEATS_MAX, Repeats},
     report::{self, Progress},
     scenario::{Scenario, Strategy, find, library},
 };
@@ -67,6 +68,9 @@ pub(crate) struct RunOptions {
     /// Print the policy that the scenario is made for, as a deployment can be given it, and run nothing.
     #[arg(long)]
     show_policy: bool,
+    /// So many runs, each with the next seed: a line for each, and how close all of them came to the documented bound.
+    #[arg(long, value_name = "N", conflicts_with = "endpoint", value_parser = clap::value_parser!(u32).range(1..=i64::from(REPEATS_MAX)))]
+    repeat: Option<u32>,
     #[command(flatten)]
     deployment: DeploymentOptions,
     #[command(flatten)]
@@ -86,9 +90,37 @@ pub(crate) fn run(options: &RunOptions) -> Result<ExitCode, Error> {
         println!("{}", scenario.policy.trim());
         return Ok(ExitCode::SUCCESS);
     }
+    if let Some(times) = options.repeat {
+        return repeat(scenario, text, &options.options, times);
+    }
     let deployment = options.deployment.deployment()?;
     let against = deployment.map(|deployment| Against { deployment, limits: &options.deployment });
     run_all(vec![(scenario, text)], &options.options, against)
+}
+
+/// One scenario with one seed after the other. The report is that of the first run that failed, else of the last.
+fn repeat(scenario: Scenario, text: String, options: &Options, times: u32) -> Result<ExitCode, Error> {
+    let first = options.seed.unwrap_or(scenario.seed);
+    let name = scenario.name.clone();
+    let (mut repeats, mut kept) = (Repeats::default(), None);
+    for seed in (first..).take(usize::try_from(times)?) {
+        let options = Options { seed: Some(seed), ..options.clone() };
+        let run = blocking(vec![(scenario.clone(), text.clone())], &options, None);
+        if let Err(Ended::Told(why)) = run {
+            print!("{}", repeats.summary(&name));
+            return Err(why.into());
+        }
+        let run = run.map_err(Ended::error);
+        println!("{}", repeats.add(seed, &run));
+        if !repeats.has_failed() || repeats.has_just_failed_first(seed) {
+            kept = run.ok().or(kept);
+        }
+    }
+    print!("{}", repeats.summary(&name));
+    if let Some(run) = kept {
+        written(&run, options)?;
+    }
+    Ok(repeats.exit_code())
 }
 
 /// Every scenario that comes with the program.
@@ -111,28 +143,56 @@ struct Against<'a> {
     limits: &'a DeploymentOptions,
 }
 
+/// Why there is no run.
+enum Ended {
+    /// Whoever started it wants it to end.
+    Told(&'static str),
+    By(Error),
+}
+
+impl Ended {
+    fn error(self) -> Error {
+        match self {
+            Self::Told(why) => why.into(),
+            Self::By(error) => error,
+        }
+    }
+}
+
+fn blocking(scenarios: Vec<(Scenario, String)>, options: &Options, against: Option<Against<'_>>) -> Result<Run, Ended> {
+    let by = |error: io::Error| Ended::By(error.into());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().map_err(by)?;
+    runtime.block_on(async {
+        let mut interrupted = signal(SignalKind::interrupt()).map_err(by)?;
+        let mut terminated = signal(SignalKind::terminate()).map_err(by)?;
+        tokio::select! {
+            run = gathered(scenarios, options, against) => run.map_err(Ended::By),
+            _ = interrupted.recv() => Err(Ended::Told("interrupted")),
+            _ = terminated.recv() => Err(Ended::Told("terminated")),
+        }
+    })
+}
+
 fn run_all(
     scenarios: Vec<(Scenario, String)>,
     options: &Options,
     against: Option<Against<'_>>,
 ) -> Result<ExitCode, Error> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let run = runtime.block_on(async {
-        let mut interrupted = signal(SignalKind::interrupt())?;
-        let mut terminated = signal(SignalKind::terminate())?;
-        tokio::select! {
-            run = gathered(scenarios, options, against) => run,
-            _ = interrupted.recv() => Err("interrupted".into()),
-            _ = terminated.recv() => Err("terminated".into()),
-        }
-    })?;
+    let run = blocking(scenarios, options, against).map_err(Ended::error)?;
     print!("{}", report::summary(&run));
-    let (page, _) = report::write(&run, &options.out)?;
+    written(&run, options)?;
+    let mut verdicts = run.scenarios.iter().flat_map(|scenario| &scenario.verdicts);
+    Ok(if verdicts.all(|verdict| verdict.passed) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Writes all reports that are asked for.
+fn written(run: &Run, options: &Options) -> Result<(), Error> {
+    let (page, _) = report::write(run, &options.out)?;
     if let Some(path) = &options.json {
-        fs::write(path, report::json(&run)?).map_err(|error| format!("{}: {error}", path.display()))?;
+        fs::write(path, report::json(run)?).map_err(|error| format!("{}: {error}", path.display()))?;
     }
     if let Some(path) = &options.picture {
-        report::save_picture(&run, path)?;
+        report::save_picture(run, path)?;
     }
     // Terminals make a link of it.
     println!("file://{}", page.canonicalize().unwrap_or(page.clone()).display());
@@ -140,8 +200,7 @@ fn run_all(
         let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
         Command::new(opener).arg(&page).spawn().map_err(|error| format!("{opener}: {error}"))?;
     }
-    let mut verdicts = run.scenarios.iter().flat_map(|scenario| &scenario.verdicts);
-    Ok(if verdicts.all(|verdict| verdict.passed) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(())
 }
 
 async fn gathered(

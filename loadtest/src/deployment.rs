@@ -155,7 +155,8 @@ impl DeploymentOptions {
         let without = if lends { "" } else { " It permits no leases, so what needs them did not run." };
         scenario.story = format!(
             "{}\nRun against the budgetd at {hosts}: dependency {dependency}, under the policy of its rule {}.{without} \
-             The scenario's limits are made for the scenario's own policy.",
+             The scenario's limits are made for the scenario's own policy. The documented bound of all windows is \
+             not judged here: what else the deployment serves is not known.",
             scenario.story.trim(),
             policy.rule,
         );

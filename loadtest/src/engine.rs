@@ -108,7 +108,9 @@ pub(crate) async fn run(
     let mut again = Vec::new();
     for _ in 1..RUNS_MAX {
         let stalled = runs.stalled(&outcomes);
-        if stalled.is_empty() || judged.accepted.iter().all(|verdict| verdict.passed) {
+        let all_passed = |verdicts: &[Verdict]| verdicts.iter().all(|verdict| verdict.passed);
+        // A promise that was broken once is broken, whatever another run shows.
+        if stalled.is_empty() || all_passed(&judged.accepted) || !all_passed(&judged.promises) {
             break;
         }
         for at in stalled {
@@ -283,7 +285,8 @@ impl Runs<'_> {
     /// Runs in which the generator itself was late: what was offered then came in heaps, and was not what the scenario is
     /// about. Where callers are stopped on purpose, and at a deployment, nothing is repeated.
     fn stalled(&self, outcomes: &[Outcome]) -> Vec<usize> {
-        let stopped = self.scenario.faults.iter().any(|fault| fault.kind == FaultKind::PauseCallers);
+        let stops = |kind| matches!(kind, FaultKind::PauseCallers | FaultKind::RestartCallers);
+        let stopped = self.scenario.faults.iter().any(|fault| stops(fault.kind));
         if stopped || self.settings.deployment.is_some() {
             return Vec::new();
         }

@@ -27,7 +27,7 @@ use crate::{
     deployment::Deployment,
     proxy::{Proxy, Upstream},
     redis_server::RedisServer,
-    scenario::{DEPENDENCY, Scenario, StoreSpec, Strategy},
+    scenario::{DEPENDENCY, Fault, Scenario, StoreSpec, Strategy},
 };
 
 /// How long a process may take to say where it listens, or that it is ready.
@@ -250,18 +250,14 @@ impl<'a> World<'a> {
                 untold,
                 dependency: (self.dependency_grpc.clone(), self.dependency_http.clone()),
                 told: self.told_path(process),
+                journal: scenario.restarts().then(|| self.scratch.path().join(format!("journal-{process}"))),
             };
             let path = self.scratch.path().join(format!("task-{process}.json"));
             fs::write(&path, serde_json::to_vec(&task)?)?;
-            let scenario = self.scratch.path().join("scenario.toml").display().to_string();
-            let arguments = ["serve-callers", "--scenario", &scenario, "--task", &path.display().to_string()];
-            self.callers.push(Process::start(format!("callers-{process}"), arguments, self.scratch.path())?);
+            self.callers.push(self.start_caller(process)?);
         }
         for caller in &mut self.callers {
-            let line = caller.line(START_PATIENCE).await?;
-            if serde_json::from_str::<Word>(&line)? != Word::Ready {
-                return Err(format!("callers said {line}").into());
-            }
+            until_ready(caller).await?;
         }
         let at_ns = boot_time_ns() + HEAD_START_NS;
         self.dependency_says(Method::POST, &format!("/start?at_ns={at_ns}")).await?;
@@ -270,6 +266,28 @@ impl<'a> World<'a> {
             caller.tell(&word).await?;
         }
         Ok(at_ns)
+    }
+
+    /// By its task, which is written already.
+    fn start_caller(&self, process: u32) -> Result<Process, Error> {
+        let path = |name: &str| self.scratch.path().join(name).display().to_string();
+        let (scenario, task) = (path("scenario.toml"), path(&format!("task-{process}.json")));
+        let arguments = ["serve-callers", "--scenario", &scenario, "--task", &task];
+        Process::start(format!("callers-{process}"), arguments, self.scratch.path())
+    }
+
+    /// Kills processes of callers; others take their place, and go on with the load that began at this time.
+    async fn restart_callers(&mut self, fault: &Fault, start_ns: i64) -> Result<(), Error> {
+        let word = serde_json::to_string(&Word::Start { at_ns: start_ns })?;
+        for process in (0..self.cast.scenario.processes).filter(|process| fault.hits(*process)) {
+            let at = usize::try_from(process)?;
+            self.callers[at].kill().await?;
+            let mut caller = self.start_caller(process)?;
+            until_ready(&mut caller).await?;
+            caller.tell(&word).await?;
+            self.callers[at] = caller;
+        }
+        Ok(())
     }
 
     /// Unlike that of any other run against the same deployment.
@@ -344,6 +362,15 @@ impl<'a> World<'a> {
             Ok::<Bytes, Error>(response.into_body().collect().await?.to_bytes())
         };
         tokio::time::timeout(COUNTS_PATIENCE, asked).await.map_err(|_| "the dependency does not answer")?
+    }
+}
+
+async fn until_ready(caller: &mut Process) -> Result<(), Error> {
+    let line = caller.line(START_PATIENCE).await?;
+    if serde_json::from_str::<Word>(&line)? == Word::Ready {
+        Ok(())
+    } else {
+        Err(format!("callers said {line}").into())
     }
 }
 

@@ -32,9 +32,10 @@ pub(crate) fn judge(scenario: &Scenario, outcomes: &[Outcome]) -> Result<Judged,
     }
     if let Some(spec) = &scenario.bound {
         for outcome in outcomes.iter().filter(|outcome| outcome.strategy.has_budgetd()) {
-            let (verdicts, lines) = bound::judge(scenario, spec, outcome)?;
-            judged.promises.extend(verdicts);
-            judged.bound.extend(lines);
+            let Judged { promises, accepted, bound } = bound::judge(scenario, spec, outcome)?;
+            judged.promises.extend(promises);
+            judged.accepted.extend(accepted);
+            judged.bound.extend(bound);
         }
     }
     Ok(judged)

@@ -21,6 +21,7 @@ mod random;
 mod rate_limit;
 mod record;
 mod redis_server;
+mod repeat;
 mod report;
 mod scenario;
 mod serve;

@@ -9,6 +9,8 @@ pub(crate) const ONE: &str = "bench/one/";
 pub(crate) const ALL: &str = "bench/all/";
 /// One hot dependency that may be leased, Reserve and Release.
 pub(crate) const LEASED: &str = "bench/lea/";
+/// Leased to many holders, which renew.
+pub(crate) const RENEWED: &str = "bench/ren/";
 /// One hot dependency, Reserve alone.
 pub(crate) const ONE_RESERVE_ONLY: &str = "bench/onr/";
 /// Many, Reserve alone.
@@ -60,6 +62,11 @@ admission = {{ {limits}, permit_ttl = "60s" }}
 retry = {{ burst = 1000 }}
 lease = {{ enabled = true, curve = ["100% 10s"] }}
 
+[dependency."{RENEWED}*"]
+admission = {{ {limits}, permit_ttl = "60s" }}
+retry = {{ burst = 100_000 }}
+lease = {{ enabled = true, curve = ["100% 10s"] }}
+
 [dependency."{OPEN}*"]
 admission = {{ {limits}, permit_ttl = "10m" }}
 
@@ -93,8 +100,18 @@ mod tests {
     #[test]
     fn budgetd_takes_the_policies_and_all_loops_send_names_of_one_length() {
         let set = PolicySet::parse("policies.toml", &toml()).expect("valid");
-        let families =
-            [ONE, ALL, LEASED, ONE_RESERVE_ONLY, ALL_RESERVE_ONLY, IDLE_WITH_UNITS, OPEN, OPEN_WITH_UNITS, OPERATIONS];
+        let families = [
+            ONE,
+            ALL,
+            LEASED,
+            RENEWED,
+            ONE_RESERVE_ONLY,
+            ALL_RESERVE_ONLY,
+            IDLE_WITH_UNITS,
+            OPEN,
+            OPEN_WITH_UNITS,
+            OPERATIONS,
+        ];
         for family in families {
             assert_eq!(family.len(), ONE.len());
         }

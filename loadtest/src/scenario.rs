@@ -5,6 +5,7 @@ mod accept;
 mod dependency;
 mod fault;
 mod library;
+mod strategy;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +21,7 @@ pub(crate) use accept::{Accept, Gauge, Over};
 pub(crate) use dependency::{Answer, DependencySpec};
 pub(crate) use fault::{Fault, Kind as FaultKind};
 pub(crate) use library::{find, library};
+pub(crate) use strategy::Strategy;
 
 use crate::Error;
 
@@ -177,6 +179,9 @@ pub(crate) struct CallSpec {
     ask_within: Option<Span>,
     /// Admitted attempts are sent so much later, up to a time.
     held_back: Option<HeldBack>,
+    /// Operations are tracked: budgetd keeps how often each was tried, and how it ended.
+    #[serde(default)]
+    pub(crate) tracked: bool,
     /// A stream of so many parts instead of one answer.
     #[serde(default)]
     pub(crate) parts: u32,
@@ -195,24 +200,6 @@ pub(crate) enum Protocol {
     #[default]
     Grpc,
     Http,
-}
-
-/// What keeps retries in bounds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Strategy {
-    /// One attempt.
-    Single,
-    /// Each layer retries.
-    Naive,
-    /// Each layer of each client has a budget of its own.
-    Tower,
-    /// budgetd decides each attempt.
-    Exact,
-    /// Processes hold leases.
-    Leased,
-    /// An agent on the host holds a lease and decides.
-    Agent,
 }
 
 /// Judges all windows by the documented bound.
@@ -321,6 +308,10 @@ impl Scenario {
                 return Err(format!("load costs {:?}, a unit that policy does not have", cost.unit));
             }
         }
+        let leases = |of: &Strategy| matches!(of, Strategy::Leased | Strategy::Agent);
+        if self.call.tracked && self.strategies.iter().any(leases) {
+            return Err("call.tracked needs a ledger for each attempt: leased and agent have none".to_owned());
+        }
         self.dependency.judge()?;
         for fault in &self.faults {
             fault.judge(self)?;
@@ -391,6 +382,17 @@ impl Scenario {
         let grows = self.faults.iter().filter(|fault| fault.kind == FaultKind::Grow && fault.hits(process));
         grows.map(Fault::at_ms).min().unwrap_or(0)
     }
+
+    /// Whether processes of callers are killed, and others go on for them.
+    pub(crate) fn restarts(&self) -> bool {
+        self.faults.iter().any(|fault| fault.kind == FaultKind::RestartCallers)
+    }
+
+    /// When a copy of the process's holder goes on beside it.
+    pub(crate) fn clones_at_ms(&self, process: u32) -> Option<u64> {
+        let clones = self.faults.iter().filter(|fault| fault.kind == FaultKind::Clone && fault.hits(process));
+        clones.map(Fault::at_ms).min()
+    }
 }
 
 // === impl FleetSpec ===
@@ -455,41 +457,5 @@ impl CallSpec {
 impl BoundSpec {
     pub(crate) fn overlap_ms(&self) -> i64 {
         self.overlap.map_or(0, |span| i64::try_from(ms(span)).unwrap_or(0))
-    }
-}
-
-// === impl Strategy ===
-
-impl Strategy {
-    pub(crate) const ALL: [Self; 6] = [Self::Single, Self::Naive, Self::Tower, Self::Exact, Self::Leased, Self::Agent];
-
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Single => "single",
-            Self::Naive => "naive",
-            Self::Tower => "tower",
-            Self::Exact => "exact",
-            Self::Leased => "leased",
-            Self::Agent => "agent",
-        }
-    }
-
-    pub(crate) fn label(self, attempts: u32) -> String {
-        match self {
-            Self::Single => "one attempt".to_owned(),
-            Self::Naive => format!("{attempts} attempts in every layer"),
-            Self::Tower => "a tower budget in every layer of every client".to_owned(),
-            Self::Exact => "budgetd, asked for each attempt".to_owned(),
-            Self::Leased => "budgetd, leases held by each process".to_owned(),
-            Self::Agent => "budgetd, an agent on the host".to_owned(),
-        }
-    }
-
-    /// Whether budgetd decides.
-    pub(crate) const fn has_budgetd(self) -> bool {
-        match self {
-            Self::Exact | Self::Leased | Self::Agent => true,
-            Self::Single | Self::Naive | Self::Tower => false,
-        }
     }
 }

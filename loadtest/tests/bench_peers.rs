@@ -28,8 +28,7 @@ fn peer() -> (Peer, String) {
 }
 
 fn bench(arguments: &[&str]) -> (bool, String, String) {
-    let short =
-        ["bench", "--only", "echo", "--rounds", "1", "--seconds-per-slice", "0.05", "--warm-up-seconds", "0.05"];
+    let short = ["bench", "--only", "echo", "--rounds", "1", "--seconds-per-slice", "0.5", "--warm-up-seconds", "0.05"];
     let output = Command::new(PROGRAM).args(short).args(arguments).output().expect("a benchmark runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
     (output.status.success(), text(output.stdout), text(output.stderr))

@@ -164,6 +164,43 @@ fn a_broken_budget_fails_where_the_right_one_passes() {
 }
 
 #[test]
+fn repeats_go_on_with_the_next_seed_and_say_how_close_they_came() {
+    let scratch = TempDir::with_prefix("verdicts-").expect("a directory");
+    let output = run(&scratch, SATURATED, &["--repeat", "2", "--seed", "7"]);
+    let said = said(&output);
+    assert!(output.status.success(), "{said}");
+    for wanted in [
+        "seed 7: 2 of 2 acceptances passed; exact admissions ",
+        "seed 8: ",
+        "2 of 2 repeats passed",
+        "exact · admissions",
+    ] {
+        assert!(said.contains(wanted), "{wanted}: {said}");
+    }
+    let output = run(&scratch, SATURATED, &["--repeat", "1", "--broken"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(said.contains("FAIL exact: admissions of every window") && said.contains("0 of 1 repeats"), "{said}");
+}
+
+/// Untracked operations are tried more often, in two lives, than either life permits.
+#[test]
+fn a_process_that_is_killed_during_backoff_does_not_reset_what_its_operations_have_used() {
+    let scratch = TempDir::with_prefix("verdicts-").expect("a directory");
+    let shorter = include_str!("../scenarios/restart.toml")
+        .replace("duration = \"6s\"", "duration = \"3s\"")
+        .replace("rate = 60.0", "rate = 40.0")
+        .replace("at = \"2500ms\"", "at = \"1800ms\"")
+        .replace("extra = true", "");
+    let output = run(&scratch, &shorter, &[]);
+    assert!(output.status.success(), "{}", said(&output));
+    let untracked = shorter.replace("tracked = true", "tracked = false").replace("burst = 100", "burst = 1000");
+    let output = run(&scratch, &untracked, &["--strategies", "exact"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("FAIL  exact: most attempts for one operation: wanted ≤ 3"), "{}", said(&output));
+}
+
+#[test]
 fn what_cannot_run_says_why() {
     let scratch = TempDir::with_prefix("verdicts-").expect("a directory");
     let output = run(&scratch, &SMALL.replacen("rate = 30.0", "rates = 30.0", 1), &[]);

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod cancelled;
+mod client_crates;
 mod conformance;
 mod daemon;
 mod deploy;

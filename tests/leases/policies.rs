@@ -15,6 +15,11 @@ const MS: i64 = 1_000_000;
 /// By when every holder obeys a change: it renews, and acknowledges what it gave up.
 const OBEYED_MS: i64 = 2 * TIMING.renew_max_ms + 100;
 
+/// On Redis two, of which the operator speaks to one and holders to both.
+fn replicas(on: On) -> usize {
+    if on == On::Memory { 1 } else { 2 }
+}
+
 fn per_second(fleet: &Fleet, from_ns: i64) -> f64 {
     let now_ns = boot_time_ns();
     fleet.admitted(from_ns, now_ns) as f64 * 1e9 / (now_ns - from_ns) as f64
@@ -23,11 +28,20 @@ fn per_second(fleet: &Fleet, from_ns: i64) -> f64 {
 /// Seen to fail with renewals whose buckets start full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a12_a_policy_lowered_under_its_leases_is_obeyed_and_raised_again_at_once() {
-    let setting = Setting::new(On::Memory, POLICY);
+    lowered_and_raised(On::Memory).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a12_a_policy_lowered_under_its_leases_is_obeyed_and_raised_again_at_once_on_redis() {
+    lowered_and_raised(On::Redis7).await;
+}
+
+async fn lowered_and_raised(on: On) {
+    let setting = Setting::with(on, POLICY, replicas(on), &[]);
     let start_ns = boot_time_ns();
     let (fleet, _) = settled(&setting, &setting.endpoints()).await;
     let operator = setting.operator();
-    let mut case = Case::new(&setting.policy, 5, 0, start_ns);
+    let mut case = Case::new(&setting.policy, 5, replicas(on), start_ns);
     let lowered = policy_of(40, 20, 8);
     operator.put(&lowered).await;
     case.policy(boot_time_ns(), &lowered);
@@ -59,11 +73,20 @@ async fn a12_a_policy_lowered_under_its_leases_is_obeyed_and_raised_again_at_onc
 /// Seen to fail with renewals whose buckets start full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a13_policies_changed_all_the_time_mint_nothing_under_leases() {
-    let setting = Setting::new(On::Memory, POLICY);
+    changed_all_the_time(On::Memory).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a13_policies_changed_all_the_time_mint_nothing_under_leases_on_redis() {
+    changed_all_the_time(On::Redis7).await;
+}
+
+async fn changed_all_the_time(on: On) {
+    let setting = Setting::with(on, POLICY, replicas(on), &[]);
     let start_ns = boot_time_ns();
     let (fleet, _) = settled(&setting, &setting.endpoints()).await;
     let operator = setting.operator();
-    let mut case = Case::new(&setting.policy, 5, 0, start_ns);
+    let mut case = Case::new(&setting.policy, 5, replicas(on), start_ns);
     let variants = [policy_of(80, 20, 10), POLICY.replace("ratio = 0.2", "ratio = 0.1"), POLICY.to_owned()];
     let until_ns = boot_time_ns() + 2_000 * MS;
     let mut changes = 0;
@@ -91,7 +114,16 @@ async fn a13_policies_changed_all_the_time_mint_nothing_under_leases() {
 /// Seen to fail with rules that do not tell of the switch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a15_the_kill_switch_reaches_holders_within_a_renewal() {
-    let setting = Setting::new(On::Memory, POLICY);
+    switched_off_and_on(On::Memory).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a15_the_kill_switch_reaches_holders_within_a_renewal_on_redis() {
+    switched_off_and_on(On::Redis7).await;
+}
+
+async fn switched_off_and_on(on: On) {
+    let setting = Setting::with(on, POLICY, replicas(on), &[]);
     let start_ns = boot_time_ns();
     let (fleet, _) = settled(&setting, &setting.endpoints()).await;
     let operator = setting.operator();
@@ -117,5 +149,5 @@ async fn a15_the_kill_switch_reaches_holders_within_a_renewal() {
     assert!(retries_since(on_ns).is_some(), "retries come back: {}", fleet.summary());
     assert!(fleet.seen.retries_asked.load(Relaxed) > 0);
     nothing_blocks(&fleet);
-    Case::new(&setting.policy, 5, 0, start_ns).assert(&*fleet.end().await);
+    Case::new(&setting.policy, 5, replicas(on), start_ns).assert(&*fleet.end().await);
 }

@@ -83,8 +83,17 @@ async fn q11_redis_and_every_daemon_killed_under_fifty_clients() {
 /// Seen to fail with leases that do not end with their curve.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_redis_stands_still_under_fifty_clients() {
+    stands_still(On::Redis7).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q11_valkey_stands_still_under_fifty_clients() {
+    stands_still(On::Valkey9).await;
+}
+
+async fn stands_still(on: On) {
     let _alone = alone().await;
-    let mut setting = Setting::with(On::Redis7, &policy(), REPLICAS, &[]);
+    let mut setting = Setting::with(on, &policy(), REPLICAS, &[]);
     let start_ns = boot_time_ns();
     let (fleet, lent) = fleet(&setting).await;
     server(&mut setting).freeze();

@@ -65,6 +65,7 @@ pub(crate) fn judged(policy: &str) -> Arc<Policy> {
 pub(crate) enum On {
     Memory,
     Redis7,
+    Valkey9,
 }
 
 /// One dependency `pay` under a policy, and the daemons that serve it.
@@ -85,7 +86,11 @@ impl Setting {
 
     /// Several; on memory, one.
     pub(crate) fn with(on: On, policy: &str, replicas: usize, arguments: &[&str]) -> Self {
-        let redis = (on == On::Redis7).then(|| RedisServer::start(Flavour::Redis7));
+        let redis = match on {
+            On::Memory => None,
+            On::Redis7 => Some(RedisServer::start(Flavour::Redis7)),
+            On::Valkey9 => Some(RedisServer::start(Flavour::Valkey9)),
+        };
         Self::on(redis, policy, replicas, arguments)
     }
 

@@ -4,6 +4,7 @@ use crate::{
     history::Widening,
     oracle::state::Twins,
     scenario::Fault,
+    store::Deed,
     time::MS,
     world::{Event, World},
 };
@@ -23,9 +24,8 @@ impl World {
             Fault::StopStore => self.running(false),
             Fault::ContinueStore => self.running(true),
             Fault::RestartStore(back_ms) => {
-                let ledger = back_ms.and_then(|back_ms| self.coordinators.state_before(back_ms, self.now));
                 let old = self.coordinators.current;
-                self.coordinators.replace(&mut self.rng, ledger);
+                self.coordinators.replace(&mut self.rng, back_ms, self.now);
                 self.coordinators.bury(old);
             }
             Fault::Flush => self.coordinators.flush(),
@@ -65,7 +65,7 @@ impl World {
             Fault::Revoke(process) => {
                 let name = self.processes[process].name.clone();
                 let Self { coordinators, history, rng, now, .. } = self;
-                let _ = coordinators.call(0, false, *now, rng, history, |ledger, _| ledger.revoke(&name));
+                let _ = coordinators.call(0, Deed::Revoke(&name), *now, rng, history);
             }
         }
     }
@@ -78,8 +78,7 @@ impl World {
     /// A second master with an old copy of the state; the first lives on for a while.
     fn fail_over(&mut self, back_ms: i64, overlap_ms: i64, split: bool) {
         let old = self.coordinators.current;
-        let ledger = self.coordinators.state_before(back_ms, self.now);
-        let new = self.coordinators.replace(&mut self.rng, ledger);
+        let new = self.coordinators.replace(&mut self.rng, Some(back_ms), self.now);
         for replica in 0..self.coordinators.replicas.len() {
             let at = match (split, replica) {
                 (true, 0) => self.now + overlap_ms * MS,

@@ -9,6 +9,7 @@ extern crate budget_guarded as budget;
 mod faults;
 mod guards;
 mod history;
+mod missed;
 mod net;
 mod oracle;
 mod process;

@@ -78,6 +78,9 @@ pub(crate) struct Scenario {
     pub replicas: usize,
     /// Originals per second of callers that hold no lease.
     pub direct: f64,
+    /// Reserves reach the store only in the first of these out of each of the second, in milliseconds; none: always. Where a
+    /// call costs more than it does in the ledger's own process, there are fewer of the commonest kind.
+    pub reserves_in: Option<(i64, i64)>,
     /// Retries asked for per original.
     pub retries: f64,
     /// Permits are held for up to so many milliseconds before they are sent, in one case of a hundred.

@@ -3,9 +3,9 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use budget::{
-    decision::Stale,
+    decision::{Answer, ExtendResult, ReleaseResult, Stale, Step},
     ids::PolicyVersion,
-    lease::{Epoch, FallbackRules, Ground, LocalOriginals, Rules},
+    lease::{Epoch, FallbackRules, Ground, HolderId, LocalOriginals, Rules, SyncAnswer, SyncAsk},
     ledger::{Ledger, Start},
     policy::{FallbackOriginals, FallbackRetries, Numbers, Policy},
 };
@@ -56,10 +56,56 @@ pub(crate) struct Replica {
     pub clock: HostClock,
 }
 
+/// What a call on the store does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Deed<'a> {
+    /// Only brings the ledger to the present.
+    Look,
+    Beat,
+    Sync(&'a SyncAsk),
+    Step(&'a Step),
+    Revoke(&'a HolderId),
+}
+
+/// What the ledger says to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    Nothing,
+    Synced(SyncAnswer),
+    /// None: direct callers are not served yet.
+    Stepped(Option<Answer>),
+    Revoked(bool),
+}
+
 /// How a call on the store ended.
-pub(crate) enum Called<T> {
+pub(crate) enum Called {
     Away,
-    Done(T),
+    Done(Said),
+}
+
+/// One call as a store gets it.
+#[derive(Debug)]
+#[allow(dead_code, reason = "read by a witness, which only the test of the scripts has")]
+pub(crate) struct Call<'a> {
+    pub master: usize,
+    pub version: PolicyVersion,
+    pub numbers: &'a Arc<Numbers>,
+    pub force: bool,
+    pub clock_ms: i64,
+    pub ground: &'a Ground,
+    pub deed: Deed<'a>,
+}
+
+/// Sees all that happens to the states of masters, in the order in which it happens.
+pub(crate) trait Witness {
+    /// A call was answered; the ledger is as it is after it, if there is one.
+    fn called(&mut self, call: &Call<'_>, said: Result<&Said, Stale>, ledger: Option<&Ledger>);
+    /// A copy of a state was made.
+    fn copied(&mut self, master: usize, copy: u64);
+    /// A master begins with a copy, or with nothing.
+    fn begun(&mut self, master: usize, copy: Option<u64>);
+    /// The state of a master was deleted.
+    fn flushed(&mut self, master: usize);
 }
 
 /// Stores, replicas and what they share.
@@ -71,11 +117,41 @@ pub(crate) struct Coordinators {
     /// The one that replicas turn to.
     pub current: usize,
     pub replicas: Vec<Replica>,
-    /// Old states of the current master.
-    copies: VecDeque<(i64, Option<Ledger>)>,
+    /// Old states of the current master: when they were copied, and as which copy of all.
+    copies: VecDeque<(i64, u64, Option<Ledger>)>,
+    copied: u64,
     /// The next epoch may skip quarantine.
     pub fresh: bool,
     pub first_epoch: bool,
+    pub witness: Option<Box<dyn Witness>>,
+}
+
+// === impl Deed ===
+
+impl Deed<'_> {
+    /// What is said to it where there is no ledger; none: it makes one.
+    fn finds_nothing(self) -> Option<Said> {
+        match self {
+            Self::Look | Self::Beat => Some(Said::Nothing),
+            Self::Revoke(_) => Some(Said::Revoked(false)),
+            Self::Sync(ask) => ask.leave.then_some(Said::Synced(SyncAnswer::Left)),
+            Self::Step(Step::Reserve(_)) => None,
+            Self::Step(Step::Release(_)) => Some(Said::Stepped(Some(Answer::Released(ReleaseResult::Unknown)))),
+            Self::Step(Step::Extend(_)) => Some(Said::Stepped(Some(Answer::Extended(ExtendResult::Unknown)))),
+        }
+    }
+
+    fn done(self, ledger: &mut Ledger, ground: &Ground) -> Said {
+        match self {
+            Self::Look | Self::Beat => Said::Nothing,
+            Self::Revoke(holder) => Said::Revoked(ledger.revoke(holder)),
+            Self::Sync(ask) => Said::Synced(ledger.sync(ask, ground)),
+            Self::Step(step) => {
+                let waits = matches!(step, Step::Reserve(_)) && ledger.direct_wait_ms() > 0;
+                Said::Stepped((!waits).then(|| ledger.step(step)))
+            }
+        }
+    }
 }
 
 // === impl Master ===
@@ -103,8 +179,10 @@ impl Coordinators {
             current: 0,
             replicas,
             copies: VecDeque::new(),
+            copied: 0,
             fresh,
             first_epoch: true,
+            witness: None,
         }
     }
 
@@ -148,46 +226,62 @@ impl Coordinators {
     }
 
     /// Calls the ledger through a replica, as budgetd does: what is stale is read again and sent once more.
-    pub(crate) fn call<T>(
+    pub(crate) fn call(
         &mut self,
         replica: usize,
-        beat: bool,
+        deed: Deed<'_>,
         now: i64,
         rng: &mut Rng,
         history: &mut History,
-        step: impl FnOnce(&mut Ledger, &Ground) -> T,
-    ) -> Called<T> {
+    ) -> Called {
         if !self.reaches(replica) {
             return Called::Away;
         }
         let caller = &mut self.replicas[replica];
-        let master = &mut self.masters[caller.master];
+        let at = caller.master;
+        let master = &mut self.masters[at];
         let clock_ms = master.clock.read_ms(now);
         let ground = Ground {
             identity: master.identity,
             remembered: caller.remembered,
             fresh_id: bits(rng),
             fresh_store: self.fresh,
-            beat: beat.then(|| (caller.boot, caller.clock.read(now) / MS)),
+            beat: matches!(deed, Deed::Beat).then(|| (caller.boot, caller.clock.read(now) / MS)),
         };
+        let mut said = Said::Nothing;
         for force in [false, true] {
             let known = &self.known[caller.policy];
-            let ledger = master
-                .ledger
-                .get_or_insert_with(|| Ledger::new(known.version, Arc::clone(&known.numbers), Start::Empty, clock_ms));
-            match ledger.begin(known.version, &known.numbers, force, clock_ms, &ground) {
+            let Known { version, numbers, .. } = known;
+            let call = Call { master: at, version: *version, numbers, force, clock_ms, ground: &ground, deed };
+            if let (None, Some(nothing)) = (&master.ledger, deed.finds_nothing()) {
+                said = nothing;
+                if let Some(witness) = &mut self.witness {
+                    witness.called(&call, Ok(&said), None);
+                }
+                break;
+            }
+            let ledger =
+                master.ledger.get_or_insert_with(|| Ledger::new(*version, Arc::clone(numbers), Start::Empty, clock_ms));
+            let begun = ledger.begin(*version, numbers, force, clock_ms, &ground);
+            if begun.is_ok() {
+                said = deed.done(ledger, &ground);
+                self.fresh = false;
+            }
+            if let Some(witness) = &mut self.witness {
+                witness.called(&call, begun.map(|()| &said), Some(ledger));
+            }
+            match begun {
                 Ok(()) => break,
                 Err(Stale { .. }) => caller.policy = self.published,
             }
         }
-        let Some(ledger) = &mut master.ledger else { return Called::Away };
-        let result = step(ledger, &ground);
-        self.fresh = false;
-        if ledger.epoch().supersedes(caller.remembered) {
+        if let Some(ledger) = &master.ledger
+            && ledger.epoch().supersedes(caller.remembered)
+        {
             caller.remembered = ledger.epoch();
         }
         self.note(replica, now, history);
-        Called::Done(result)
+        Called::Done(said)
     }
 
     /// Tells the history by which policy the master decides and whether it opened an epoch.
@@ -227,6 +321,9 @@ impl Coordinators {
         let master = &mut self.masters[self.current];
         master.ledger = None;
         master.in_force = None;
+        if let Some(witness) = &mut self.witness {
+            witness.flushed(self.current);
+        }
     }
 
     /// The quotas of the policy that a replica's master decides by.
@@ -242,25 +339,33 @@ impl Coordinators {
     }
 
     pub(crate) fn copy(&mut self, now: i64) {
-        self.copies.push_back((now, self.masters[self.current].ledger.clone()));
-        while self.copies.front().is_some_and(|(at, _)| *at < now - COPIES_MS * MS) {
+        self.copied += 1;
+        self.copies.push_back((now, self.copied, self.masters[self.current].ledger.clone()));
+        while self.copies.front().is_some_and(|(at, ..)| *at < now - COPIES_MS * MS) {
             self.copies.pop_front();
+        }
+        if let Some(witness) = &mut self.witness {
+            witness.copied(self.current, self.copied);
         }
     }
 
-    /// The state as it was so long ago; the oldest there is at most.
-    pub(crate) fn state_before(&self, back_ms: i64, now: i64) -> Option<Ledger> {
-        let at = now - back_ms * MS;
-        let copy = self.copies.iter().rev().find(|(copied, _)| *copied <= at).or_else(|| self.copies.front());
-        copy.and_then(|(_, ledger)| ledger.clone())
-    }
-
-    /// A new master takes over; replicas turn to it when they are told to.
-    pub(crate) fn replace(&mut self, rng: &mut Rng, ledger: Option<Ledger>) -> usize {
+    /// A new master takes over, with the state as it was `back_ms` ago (the oldest there is at most), or with none;
+    /// replicas turn to it when they are told to.
+    pub(crate) fn replace(&mut self, rng: &mut Rng, back_ms: Option<i64>, now: i64) -> usize {
+        let copy = back_ms.and_then(|back_ms| {
+            let at = now - back_ms * MS;
+            self.copies.iter().rev().find(|(copied, ..)| *copied <= at).or_else(|| self.copies.front())
+        });
+        let (copy, ledger) = copy
+            .and_then(|(_, copy, ledger)| Some((*copy, ledger.clone()?)))
+            .map_or((None, None), |(copy, ledger)| (Some(copy), Some(ledger)));
         let clock = self.masters[self.current].clock;
         self.masters.push(Master::new(rng, ledger, clock));
         self.current = self.masters.len() - 1;
         self.copies.clear();
+        if let Some(witness) = &mut self.witness {
+            witness.begun(self.current, copy);
+        }
         self.current
     }
 

@@ -6,6 +6,7 @@ use budget::{
     decision::{Admitted, Answer, Attempt, Cause, Cost, Outcome, Release, Reserve, Step},
     ids::{PolicyVersion, ReservationId},
     lease::{Curve, Epoch, SyncAnswer, SyncAsk},
+    ledger::Ledger,
     policy::{LeaseNumbers, Numbers, Policy},
 };
 
@@ -16,7 +17,7 @@ use crate::{
     process::{Process, Sent},
     rng::Rng,
     scenario::{Scenario, unit},
-    store::{COPY_EVERY_MS, Called, Coordinators, Known, Master, Replica, bits},
+    store::{COPY_EVERY_MS, Called, Coordinators, Deed, Known, Master, Replica, Said, bits},
     time::{HostClock, MS, Queue, S, WallClock},
 };
 
@@ -205,7 +206,7 @@ impl World {
         let next = self.now + self.scenario.timing.heartbeat_ms * MS;
         self.queue.push(next, Event::Beat(replica));
         let Self { coordinators, history, rng, now, .. } = self;
-        let _ = coordinators.call(replica, true, *now, rng, history, |_, _| ());
+        let _ = coordinators.call(replica, Deed::Beat, *now, rng, history);
         // A replica reads the policies from time to time.
         if self.rng.chance(1, 4) && self.coordinators.reaches(replica) {
             self.coordinators.replicas[replica].policy = self.coordinators.published;
@@ -219,16 +220,10 @@ impl World {
             return;
         }
         let Self { coordinators, history, rng, now, .. } = self;
-        let called = coordinators
-            .call(replica, false, *now, rng, history, |ledger, ground| (ledger.sync(ask, ground), ledger.holders()));
-        let Called::Done((answer, holders)) = called else { return };
+        let called = coordinators.call(replica, Deed::Sync(ask), *now, rng, history);
+        let Called::Done(Said::Synced(answer)) = called else { return };
         let master = &self.coordinators.masters[self.coordinators.replicas[replica].master];
-        if let Some(ledger) = &master.ledger
-            && ledger.epoch().supersedes(self.coordinators.replicas[replica].remembered)
-        {
-            self.coordinators.replicas[replica].remembered = ledger.epoch();
-        }
-        self.coordinators.note(replica, self.now, &mut self.history);
+        let holders = master.ledger.as_ref().map_or(0, Ledger::holders);
         self.check_state();
         self.check_grant(replica, &answer);
         let rules = self.coordinators.rules(replica, holders);
@@ -258,6 +253,9 @@ impl World {
         if process.is_some_and(|process| self.processes[process].cut) {
             return;
         }
+        if self.scenario.reserves_in.is_some_and(|(first_ms, of_ms)| self.now / MS % of_ms >= first_ms) {
+            return;
+        }
         let slots = self.coordinators.known[self.coordinators.published].numbers.slots_limited;
         let id = ReservationId(self.rng.bytes());
         let cause = *self.rng.pick(&Cause::ALL);
@@ -265,11 +263,9 @@ impl World {
         let (costs, cost) = self.costs();
         let ask = Reserve { no_release: !slots, costs, ..Reserve::new(id, attempt) };
         let Self { coordinators, history, rng, now, .. } = self;
-        let called = coordinators.call(replica, false, *now, rng, history, |ledger, _| {
-            (ledger.direct_wait_ms() == 0).then(|| ledger.step(&Step::Reserve(ask)))
-        });
+        let called = coordinators.call(replica, Deed::Step(&Step::Reserve(ask)), *now, rng, history);
         self.check_state();
-        let Called::Done(Some(Answer::Admitted(Admitted { .. }))) = called else { return };
+        let Called::Done(Said::Stepped(Some(Answer::Admitted(Admitted { .. })))) = called else { return };
         let retry_micros = if retry { 1_000_000 } else { 0 };
         let admission =
             Admission { at: self.now, retry_micros, source: Source::Direct, stream: NOBODY, unsent: false, cost };
@@ -306,9 +302,7 @@ impl World {
         self.permit_ends(permit);
         let Self { coordinators, history, rng, now, .. } = self;
         let step = Step::Release(Release::sent(id, Outcome::Success));
-        let _ = coordinators.call(replica, false, *now, rng, history, |ledger, _| {
-            let _ = ledger.step(&step);
-        });
+        let _ = coordinators.call(replica, Deed::Step(&step), *now, rng, history);
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::{
-    bench::{Round, Side},
+    bench::{Round, Side, renewals::Renewals},
     bytes_per_item::Bytes,
     comparisons::{Comparison, Goals, Server},
     driver::Slice,
@@ -21,6 +21,8 @@ pub(crate) struct Report {
     #[serde(rename = "results")]
     pub(crate) rows: Vec<Row>,
     pub(crate) bytes: Bytes,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) renewals: Option<Renewals>,
     #[serde(skip)]
     pub(crate) redis: Option<String>,
 }
@@ -69,7 +71,9 @@ impl Report {
 
     /// Some number to reach was not reached.
     pub(crate) fn goals_missed(&self) -> bool {
-        self.rows.iter().any(|row| row.reached == Some(false)) || self.bytes.goals_missed()
+        self.rows.iter().any(|row| row.reached == Some(false))
+            || self.bytes.goals_missed()
+            || self.renewals.as_ref().is_some_and(|renewals| !renewals.reached())
     }
 
     /// For machines.
@@ -101,7 +105,8 @@ impl fmt::Display for Report {
             )?;
             self.rows.iter().try_for_each(|row| row.fmt(f))?;
         }
-        self.bytes.fmt(f)
+        self.bytes.fmt(f)?;
+        self.renewals.iter().try_for_each(|renewals| renewals.fmt(f))
     }
 }
 

@@ -3,8 +3,12 @@
 use std::time::Duration;
 
 use budget::{
-    decision::{Attempt, Cause, Cost, Outcome, Priority, Release, Reserve, Sent, Use},
-    ids::ReservationId,
+    decision::{
+        Attempt, Cause, Cost, Denied, OperationAsk, OperationState, Outcome, Priority, Release, Reserve, Sent,
+        TerminalState, Use,
+    },
+    holder::LocalAsk,
+    ids::{Fingerprint, OperationId, ReservationId},
     lease::HolderId,
     units::MICROS_PER_TOKEN,
 };
@@ -19,7 +23,10 @@ use tokio::{
 };
 use tower::retry::budget::{Budget, TpsBudget};
 
-use super::{Task, Via};
+use super::{
+    Cloned, Task, Via,
+    twins::{TwinLocal, TwinSpent, Twins},
+};
 use crate::{
     Error,
     plan::Arrival,
@@ -47,6 +54,12 @@ pub(super) enum Guard {
         handles: Vec<Handle>,
         waits: bool,
     },
+    /// As [`Self::Holding`] with one holder, of which there is a copy from some time on.
+    Copied {
+        twins: Twins,
+        client: Box<Client>,
+        dependency: Dependency,
+    },
 }
 
 /// Releases on their way: a process that has nothing more to do waits for them.
@@ -57,8 +70,11 @@ const RELEASES_MAX: usize = 10_000;
 /// An attempt that may be sent.
 pub(super) enum Held {
     Nothing,
-    Plain(Box<(Client, Dependency)>, ReservationId),
+    Plain(Box<(Client, Dependency)>, ReservationId, Option<OperationId>),
     Leased(InFlight, Dependency),
+    Copied(TwinSpent),
+    /// Not an attempt: the operation has some already.
+    Known(Box<OperationState>),
 }
 
 /// What budgetd is asked.
@@ -88,6 +104,12 @@ impl Guard {
                 let clients = task.budgetd.iter().map(|endpoint| Client::new(endpoint)).collect::<Result<_, _>>()?;
                 Self::Plain { clients, dependency, leased: task.strategy == Strategy::Agent }
             }
+            Strategy::Leased if scenario.clones_at_ms(task.process).is_some() => {
+                let endpoint = task.budgetd.first().ok_or("no address of budgetd")?;
+                let holder = HolderId::new(&format!("{}-{}-0", task.tag, task.process))?;
+                let twins = Twins::start(scenario, holder, task.seed, &dependency, task.budgetd.clone())?;
+                Self::Copied { twins, client: Box::new(Client::new(endpoint)?), dependency }
+            }
             Strategy::Leased => {
                 let (mut clients, mut handles) = (Vec::new(), Vec::new());
                 for holder in 0..scenario.holders {
@@ -112,6 +134,12 @@ impl Guard {
     pub(super) async fn until_ready(&self) -> Result<(), Error> {
         match self {
             Self::Nothing | Self::Own(_) => {}
+            Self::Copied { twins, .. } => {
+                while !twins.is_leased() {
+                    twins.want();
+                    time::sleep(LOOK_EVERY).await;
+                }
+            }
             Self::Plain { clients, dependency, leased } => {
                 for client in clients {
                     until_answered(client, dependency, *leased).await?;
@@ -143,7 +171,22 @@ impl Guard {
     fn own(&self, client: u32, layer: usize, layers: usize) -> Option<&TpsBudget> {
         match self {
             Self::Own(budgets) => budgets.get(usize::try_from(client).ok()? * layers + layer),
-            Self::Nothing | Self::Plain { .. } | Self::Holding { .. } => None,
+            Self::Nothing | Self::Plain { .. } | Self::Holding { .. } | Self::Copied { .. } => None,
+        }
+    }
+
+    /// From this time since boot on there is a copy of the holder.
+    pub(super) fn copies_at(&self, at_ns: i64) {
+        if let Self::Copied { twins, .. } = self {
+            twins.part_at(at_ns);
+        }
+    }
+
+    /// What became of the copy.
+    pub(super) fn cloned(&self) -> Option<Cloned> {
+        match self {
+            Self::Copied { twins, .. } => twins.told(),
+            Self::Nothing | Self::Own(_) | Self::Plain { .. } | Self::Holding { .. } => None,
         }
     }
 
@@ -166,8 +209,21 @@ impl Guard {
             Self::Nothing | Self::Own(_) => return None,
             Self::Plain { clients, dependency, .. } => {
                 let costs = cost(dependency).into_iter().collect();
-                let ask = Plainly { attempt, priority, costs, within: asking.within };
+                let operation = tracked(scenario, asking.arrival.key);
+                let ask = Plainly { attempt, priority, costs, operation, within: asking.within };
                 ask.of(&clients[client % clients.len()], dependency).await
+            }
+            Self::Copied { twins, client: plain, dependency } => {
+                // Half of the clients are the copy's.
+                match twins.reserve(client % 2 == 1, &LocalAsk { attempt, priority, costs: &[] }) {
+                    TwinLocal::Admitted(spent) => (Via::Lease, Held::Copied(spent)),
+                    TwinLocal::Denied => (Via::Refused, Held::Nothing),
+                    TwinLocal::Short => {
+                        let ask =
+                            Plainly { attempt, priority, costs: Vec::new(), operation: None, within: asking.within };
+                        ask.of(plain, dependency).await
+                    }
+                }
             }
             Self::Holding { handles, .. } => {
                 let handle = &handles[client % handles.len()];
@@ -191,9 +247,16 @@ impl Guard {
     pub(super) fn releases_lost(&self) -> u64 {
         match self {
             Self::Holding { clients, .. } => clients.iter().map(LeasedClient::releases_lost).sum(),
-            Self::Nothing | Self::Own(_) | Self::Plain { .. } => 0,
+            Self::Nothing | Self::Own(_) | Self::Plain { .. } | Self::Copied { .. } => 0,
         }
     }
+}
+
+/// The same for every process that carries the operation out.
+fn tracked(scenario: &Scenario, key: u64) -> Option<OperationAsk> {
+    let name = format!("{key:016x}");
+    let (id, fingerprint) = (OperationId::new(&name).ok()?, Fingerprint::from_slice(name.as_bytes()).ok()?);
+    scenario.call.tracked.then_some(OperationAsk { id, fingerprint, expires_in_ms: None })
 }
 
 /// Whether the policy permits leases.
@@ -245,6 +308,7 @@ struct Plainly {
     attempt: Attempt,
     priority: Priority,
     costs: Vec<Cost>,
+    operation: Option<OperationAsk>,
     within: Duration,
 }
 
@@ -253,8 +317,9 @@ struct Plainly {
 impl Plainly {
     async fn of(self, client: &Client, dependency: &Dependency) -> (Via, Held) {
         let Ok(id) = reservation_id() else { return (Via::Error, Held::Nothing) };
-        let (priority, costs) = (self.priority, self.costs);
-        let reserve = Reserve { priority, costs, ..Reserve::new(id, self.attempt) };
+        let (priority, costs, operation) = (self.priority, self.costs, self.operation);
+        let named = operation.as_ref().map(|operation| operation.id.clone());
+        let reserve = Reserve { priority, costs, operation, ..Reserve::new(id, self.attempt) };
         match client.reserve(dependency, &reserve, self.within).await {
             Ok(Reserved { decision: Decision::Admitted(_), mode, .. }) => {
                 let via = match mode {
@@ -262,7 +327,13 @@ impl Plainly {
                     Mode::Exact | Mode::Shadow => Via::Coordinator,
                     Mode::Degraded => Via::Degraded,
                 };
-                (via, Held::Plain(Box::new((client.clone(), dependency.clone())), id))
+                (via, Held::Plain(Box::new((client.clone(), dependency.clone())), id, named))
+            }
+            // Of attempts that are not the next one: whoever was here before has used some.
+            Ok(Reserved { decision: Decision::Denied(Denied { operation: Some(state), .. }), .. })
+                if !self.attempt.is_retry() && (state.attempts_used > 0 || state.terminal.is_some()) =>
+            {
+                (Via::Refused, Held::Known(state))
             }
             Ok(Reserved { decision: Decision::Denied(_), .. }) | Err(budget_client::Error::Overloaded(_)) => {
                 (Via::Refused, Held::Nothing)
@@ -278,16 +349,19 @@ impl Held {
     /// Tells how the attempt went, beside what follows.
     pub(super) fn finish(self, outcome: Outcome, unit: Option<&str>, actual_micros: i64) {
         match self {
-            Self::Nothing => {}
+            Self::Nothing | Self::Known(_) => {}
+            Self::Copied(spent) => spent.settle(outcome),
             Self::Leased(flight, dependency) => {
                 let cost = unit.and_then(|unit| dependency.cost(unit, actual_micros));
                 flight.finish_with(outcome, cost.as_slice());
             }
-            Self::Plain(way, id) => {
+            Self::Plain(way, id, operation) => {
                 let (client, dependency) = *way;
                 let costs = unit.and_then(|unit| dependency.cost(unit, actual_micros)).into_iter().collect();
-                let used = Use::Sent(Sent { outcome, costs, terminal: None, result_ref: None });
-                let release = Release { id, used, operation: None };
+                let done = operation.is_some() && outcome == Outcome::Success;
+                let terminal = done.then_some(TerminalState::Completed);
+                let used = Use::Sent(Sent { outcome, costs, terminal, result_ref: None });
+                let release = Release { id, used, operation };
                 let Ok(on_its_way) = RELEASES.try_acquire() else { return };
                 tokio::spawn(async move {
                     let _on_its_way = on_its_way;

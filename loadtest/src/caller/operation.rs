@@ -3,13 +3,14 @@
 
 use std::{future::Future, pin::Pin, time::Duration};
 
-use budget::decision::{Cause, Outcome};
+use budget::decision::{Cause, OperationState, Outcome, TerminalState};
 use budget_client::boot_time_ns;
 use tokio::time;
 
 use super::{
     Ask, Caller, End, Via,
     guard::{Asking, Held},
+    journal::{Entry, position},
 };
 use crate::{
     dependency::{Failure, Problem},
@@ -53,6 +54,28 @@ impl Operation {
                 Some(Cause::Transient)
             }
         }
+    }
+
+    /// It was begun by a process that is no more: what budgetd knows of it counts.
+    fn goes_on(&mut self, state: &OperationState) -> Trouble {
+        match state.terminal {
+            Some(TerminalState::Completed) => return Trouble::Final(End::Completed),
+            Some(TerminalState::OutcomeUnknown) => return Trouble::Final(End::OutcomeUnknown),
+            Some(_) => return Trouble::Final(End::Failed),
+            None => {}
+        }
+        self.sent = u32::try_from(state.attempts_used).unwrap_or(u32::MAX);
+        let problem = match state.last_outcome {
+            Some(Outcome::Throttled) => Problem::Throttled,
+            Some(Outcome::Transient) => Problem::Transient,
+            Some(Outcome::Permanent) => Problem::Permanent,
+            Some(Outcome::Account) => Problem::Account,
+            Some(Outcome::Incomplete) => Problem::Incomplete,
+            // The last attempt was not reported: it may have happened.
+            Some(Outcome::Success | Outcome::Unknown | Outcome::Abandoned) | None => Problem::Timeout,
+        };
+        self.last = Some(problem);
+        Trouble::Failed(problem.into())
     }
 
     /// The end, when nobody tries again.
@@ -155,15 +178,12 @@ impl Caller {
         let admitted_ms = u64::try_from((boot_time_ns() - self.start_ns) / 1_000_000).unwrap_or(0);
         time::sleep(call.held_back(admitted_ms)).await;
         operation.sent += 1;
+        let cause = cause.map(position);
+        self.note(|| Entry::Sent { key: operation.arrival.key, cause });
         self.tell(|told| {
             told.sent += 1;
             if let Some(cause) = cause {
-                let at = match cause {
-                    Cause::Transient | Cause::Hedge | Cause::Failover => 0,
-                    Cause::Throttled => 1,
-                    Cause::Timeout => 2,
-                };
-                told.retries_by_cause[at] += 1;
+                told.retries_by_cause[cause] += 1;
             }
         });
         let cost = self.scenario.load[operation.arrival.load].cost.as_ref();
@@ -193,7 +213,7 @@ impl Caller {
     }
 
     /// The right to send one attempt. What the fleet's budget refuses is final for every layer.
-    async fn admitted(&self, operation: &Operation, cause: Option<Cause>) -> Result<Held, Trouble> {
+    async fn admitted(&self, operation: &mut Operation, cause: Option<Cause>) -> Result<Held, Trouble> {
         let from_ns = boot_time_ns();
         let left_ns = u64::try_from(self.deadline_ns(operation).saturating_sub(from_ns)).unwrap_or(0);
         let within = self.scenario.call.ask_within().min(Duration::from_nanos(left_ns));
@@ -202,7 +222,11 @@ impl Caller {
             return Ok(Held::Nothing);
         };
         let (from_ns, until_ns) = (from_ns - self.start_ns, boot_time_ns() - self.start_ns);
+        if let Held::Known(state) = held {
+            return Err(operation.goes_on(&state));
+        }
         let ask = Ask { from_ns, until_ns, is_retry: cause.is_some(), cost_micros, via };
+        self.note(|| Entry::Asked(ask.clone()));
         self.tell(|told| told.asks.push(ask));
         match via {
             Via::Lease | Via::Coordinator | Via::Degraded | Via::Fallback => Ok(held),

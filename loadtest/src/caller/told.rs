@@ -19,8 +19,24 @@ pub(crate) struct Told {
     pub(crate) arrival_max_ns: i64,
     /// Operations that had not ended when the process gave up waiting.
     pub(crate) unended: u64,
+    /// Operations with attempts sent that an earlier process had not ended when it was killed.
+    pub(crate) resumed: u64,
     /// Of a client with leases.
     pub(crate) releases_lost: u64,
+    /// Of a holder that was copied.
+    pub(crate) cloned: Option<Cloned>,
+}
+
+/// A copy of a running holder: what each of both had, micro-tokens and permits, and how long it was not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Cloned {
+    pub(crate) rate: i64,
+    pub(crate) burst: i64,
+    pub(crate) retry_burst: i64,
+    pub(crate) slots: i64,
+    pub(crate) alive_ms: i64,
+    /// One of both has learnt that there is another.
+    pub(crate) fenced: bool,
 }
 
 /// An operation that has ended.

@@ -69,7 +69,7 @@ impl Faults {
         while self.next_ns().is_some_and(|at_ns| at_ns <= boot_time_ns()) {
             let Some(Deed { fault, begins, .. }) = self.left.pop() else { return Ok(()) };
             let from_ns = boot_time_ns() - self.start_ns;
-            world.suffer(&fault, begins).await.map_err(|error| format!("{}: {error}", fault.label()))?;
+            world.suffer(&fault, begins, self.start_ns).await.map_err(|error| format!("{}: {error}", fault.label()))?;
             self.done.push(Done { from_ns, fault, begins });
         }
         Ok(())
@@ -80,7 +80,7 @@ impl Faults {
 
 impl World<'_> {
     /// A fault begins or ends. Where there is no budgetd, faults of its own do not concern the run.
-    async fn suffer(&mut self, fault: &Fault, begins: bool) -> Result<(), Error> {
+    async fn suffer(&mut self, fault: &Fault, begins: bool, start_ns: i64) -> Result<(), Error> {
         match fault.kind {
             FaultKind::KillRedis => self.kill_redis(begins).await,
             FaultKind::StopRedis => {
@@ -109,8 +109,9 @@ impl World<'_> {
                 }
                 Ok(())
             }
-            // They have waited for their time by themselves.
-            FaultKind::Grow => Ok(()),
+            FaultKind::RestartCallers => self.restart_callers(fault, start_ns).await,
+            // Callers do it by themselves, at its time.
+            FaultKind::Grow | FaultKind::Clone => Ok(()),
             FaultKind::Policy => self.change_policy(fault, begins).await,
             FaultKind::SetClock => {
                 let ahead_ms = if begins { fault.by_ms() } else { 0 };

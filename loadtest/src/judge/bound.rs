@@ -10,13 +10,16 @@ use budget::{
         checker::{AllWindows, Event, Excess, Law, Slope},
         horizon_ms,
     },
+    lease::Amounts,
     policy::Policy,
     units::{Period, Rate},
 };
 use budgetd::policies::PolicySet;
 
+use super::Judged;
 use crate::{
     Error,
+    caller::Cloned,
     engine::Outcome,
     fleet::Done,
     record::{BoundLine, Verdict},
@@ -39,13 +42,9 @@ struct Case<'a> {
     causes: Causes,
 }
 
-pub(super) fn judge(
-    scenario: &Scenario,
-    spec: &BoundSpec,
-    outcome: &Outcome,
-) -> Result<(Vec<Verdict>, Vec<BoundLine>), Error> {
+pub(super) fn judge(scenario: &Scenario, spec: &BoundSpec, outcome: &Outcome) -> Result<Judged, Error> {
     let case = Case::new(scenario, spec, outcome)?;
-    let (mut verdicts, mut lines) = (Vec::new(), Vec::new());
+    let mut judged = Judged::default();
     for quantity in [Quantity::Admissions, Quantity::Retries] {
         // Admissions that are not limited are not judged.
         if quantity == Quantity::Admissions && case.policy.spec().admission.is_none() {
@@ -53,12 +52,14 @@ pub(super) fn judge(
         }
         let windows = case.windows(true);
         if let Some(worst) = excess(&windows, &quantity) {
-            case.explain(&quantity, worst, &mut verdicts, &mut lines);
+            case.explain(&quantity, worst, &mut judged);
         }
     }
-    units::judge(&case, &mut verdicts, &mut lines);
-    case.reach(&mut verdicts);
-    Ok((verdicts, lines))
+    units::judge(&case, &mut judged);
+    judged.accepted.extend(case.reach());
+    let cloned = outcome.told.iter().filter_map(|told| told.cloned.as_ref());
+    judged.promises.extend(cloned.map(|cloned| case.fenced(cloned)));
+    Ok(judged)
 }
 
 fn excess(windows: &AllWindows, quantity: &Quantity) -> Option<Excess> {
@@ -85,7 +86,9 @@ fn losses(scenario: &Scenario, outcome: &Outcome) -> Vec<i64> {
         | FaultKind::StopBudgetd
         | FaultKind::Partition
         | FaultKind::PauseCallers
+        | FaultKind::RestartCallers
         | FaultKind::Grow
+        | FaultKind::Clone
         | FaultKind::SetClock
         | FaultKind::Policy => false,
     };
@@ -136,8 +139,8 @@ impl<'a> Case<'a> {
             unsent,
             losses: if spec.losses > 0 { spec.losses.into() } else { lost },
             underestimated: spec.underestimated,
+            clones: clones(outcome),
             overuse: overuse(scenario, spec, outcome),
-            ..Causes::default()
         };
         Ok(Self { scenario, spec, outcome, policy, fleet: Fleet { holders, replicas }, causes })
     }
@@ -202,7 +205,7 @@ impl<'a> Case<'a> {
     }
 
     /// The verdict on one quantity, and the bound of its worst window in parts.
-    fn explain(&self, quantity: &Quantity, worst: Excess, verdicts: &mut Vec<Verdict>, lines: &mut Vec<BoundLine>) {
+    fn explain(&self, quantity: &Quantity, worst: Excess, judged: &mut Judged) {
         let window_ms = (worst.until_ns - worst.from_ns).div_euclid(NANOS_PER_MS) + 1;
         let bound = self.bound(window_ms);
         let is_retries = *quantity == Quantity::Retries;
@@ -215,7 +218,7 @@ impl<'a> Case<'a> {
         let passed = allowed.is_none_or(|allowed| worst.micros <= allowed.saturating_mul(1_000_000));
         let strategy = super::who(self.outcome);
         let worded = |most: Most| whole(most).map_or_else(|| "unbounded".to_owned(), |count| count.to_string());
-        verdicts.push(Verdict {
+        judged.promises.push(Verdict {
             says: format!("{strategy}: {} of every window keep the documented bound", quantity.name()),
             wanted: format!("≤ {} in the window that comes closest, of {window_ms} ms", worded(most)),
             seen: format!("{seen}, {} from the bound", tokens(worst.micros - allowed.unwrap_or(0) * 1_000_000)),
@@ -223,7 +226,7 @@ impl<'a> Case<'a> {
         });
         let mut line = |term: &str, formula: String, allowed: Option<f64>, seen: Option<f64>| {
             let (strategy, quantity) = (strategy.clone(), quantity.name().to_owned());
-            lines.push(BoundLine { strategy, quantity, term: term.to_owned(), formula, allowed, seen });
+            judged.bound.push(BoundLine { strategy, quantity, term: term.to_owned(), formula, allowed, seen });
         };
         if let Some(base) = bound.base(quantity) {
             let formula = base.parts.iter().map(|part| match part.formula.as_str() {
@@ -247,26 +250,46 @@ impl<'a> Case<'a> {
         );
     }
 
+    /// A copy is found out when both have renewed: how soon that is depends on the machine, that it happens does not.
+    fn fenced(&self, cloned: &Cloned) -> Verdict {
+        let renew_max_ms = self.scenario.timing().unwrap_or_default().limits.renew_max_ms;
+        Verdict {
+            says: format!("{}: the ledger fences one of two holders that are copies", super::who(self.outcome)),
+            wanted: format!("at its next renewal, within {renew_max_ms} ms and the time for an answer"),
+            seen: if cloned.fenced { format!("after {} ms", cloned.alive_ms) } else { "never".to_owned() },
+            passed: cloned.fenced,
+        }
+    }
+
     /// That the terms are not empty words: what came on top of the bound without them, as a part of what they allow.
-    fn reach(&self, verdicts: &mut Vec<Verdict>) {
-        let Some(reaches) = self.spec.reaches else { return };
+    fn reach(&self) -> Option<Verdict> {
+        let reaches = self.spec.reaches?;
         let quantity = match self.spec.reached.as_deref() {
             Some("retries") => Quantity::Retries,
             Some("admissions") | None => Quantity::Admissions,
             // Units judge their own.
-            Some(_) => return,
+            Some(_) => return None,
         };
-        let Some(worst) = excess(&self.windows(false), &quantity) else { return };
+        let worst = excess(&self.windows(false), &quantity)?;
         let window_ms = (worst.until_ns - worst.from_ns).div_euclid(NANOS_PER_MS) + 1;
-        let Some(allowed) = whole(self.bound(window_ms).excess(&quantity)) else { return };
+        let allowed = whole(self.bound(window_ms).excess(&quantity))?;
         let part = float(worst.micros) / 1e6 / float(allowed.max(1));
-        verdicts.push(Verdict {
+        Some(Verdict {
             says: format!("{}: {REACHES}", super::who(self.outcome)),
             wanted: format!("≥ {reaches} of the {allowed} that may come on top in {window_ms} ms"),
             seen: format!("{} came on top, {part:.2} of it", tokens(worst.micros)),
             passed: part >= reaches,
-        });
+        })
     }
+}
+
+/// Copies of holders, each with what it had and how long nobody knew of it.
+fn clones(outcome: &Outcome) -> Vec<(Amounts, i64)> {
+    let amounts = |cloned: &Cloned| {
+        let Cloned { rate, burst, retry_burst, slots, alive_ms, .. } = *cloned;
+        (Amounts { rate, burst, retry_burst, slots, units: Box::default() }, alive_ms)
+    };
+    outcome.told.iter().filter_map(|told| told.cloned.as_ref()).map(amounts).collect()
 }
 
 /// What was settled beyond the limit of debt, as budgetd counted it; all of it of the one unit that the load spends.

@@ -40,6 +40,10 @@ pub(super) fn measure(scenario: &Scenario, accept: &Accept, outcome: &Outcome) -
         Gauge::UnknownPer1000 => {
             ("unknown outcomes for each 1,000 operations", ratio(ended(End::OutcomeUnknown) * 1_000, offered))
         }
+        Gauge::Resumed => {
+            let resumed = outcome.told.iter().map(|told| told.resumed).sum();
+            ("operations with attempts sent that another process went on with", exactly(resumed))
+        }
         Gauge::Incomplete => ("operations that ended incomplete", exactly(ended(End::Incomplete))),
         Gauge::Cost => ("cost of all that was executed", exactly(counts.cost)),
         Gauge::CostPerUseful => ("cost for each accepted result", ratio(counts.cost, useful)),

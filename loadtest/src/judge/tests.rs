@@ -132,9 +132,9 @@ fn a_window_beyond_the_bound_fails_and_its_terms_are_explained() {
                 Ask { from_ns: until_ns - MS, until_ns, is_retry: false, cost_micros: 0, via: Via::Lease }
             })
             .collect();
-        let (verdicts, lines) = bound::judge(&scenario, spec, &run).expect("can be judged");
+        let Judged { promises, bound: lines, .. } = bound::judge(&scenario, spec, &run).expect("can be judged");
         assert!(lines.iter().any(|line| line.term == "beyond_curve" && line.allowed > Some(0.0)), "{lines:?}");
-        verdict(&verdicts, "admissions of every window").passed
+        verdict(&promises, "admissions of every window").passed
     };
     // 100/s and a tenth for those beyond their curves.
     assert!(keeps(105));

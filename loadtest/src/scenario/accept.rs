@@ -49,6 +49,8 @@ pub(crate) enum Gauge {
     Retries,
     /// Operations that ended with an unknown outcome, per thousand.
     UnknownPer1000,
+    /// Operations with attempts sent that another process went on with, after the first was killed.
+    Resumed,
     /// Streams that ended after partial output.
     Incomplete,
     /// Cost units spent, as the dependency counted them.

@@ -3,7 +3,7 @@
 use budgetd::{config::Span, policies::PolicySet};
 use serde::Deserialize;
 
-use super::{DEPENDENCY, Scenario, StoreSpec, ms};
+use super::{DEPENDENCY, Scenario, StoreSpec, Strategy, ms};
 
 /// One thing that happens, and for how long.
 #[derive(Clone, Debug, Deserialize)]
@@ -44,10 +44,14 @@ pub(crate) enum Kind {
     StopBudgetd,
     /// The processes' connections to budgetd are cut, and none are made.
     Partition,
+    /// Processes of callers are killed, and others go on with what they had not ended.
+    RestartCallers,
     /// Processes of callers stand still, and go on.
     PauseCallers,
     /// These processes of callers begin now.
     Grow,
+    /// These processes' holders are copied as they are, and both go on.
+    Clone,
     /// Another policy.
     Policy,
     /// The clock of the memory store is set forward.
@@ -86,7 +90,16 @@ impl Fault {
                 let judged = PolicySet::parse_timed("fault.policy", &text, scenario.timing()?);
                 judged.map(drop).map_err(|error| error.to_string())
             }
-            Kind::Grow | Kind::PauseCallers | Kind::Partition => {
+            Kind::Clone if scenario.strategies != [Strategy::Leased] || scenario.holders != 1 => {
+                Err(format!("fault {label:?} needs strategies = [\"leased\"] and holders = 1"))
+            }
+            Kind::Clone if scenario.load.iter().any(|load| load.cost.is_some()) => {
+                Err(format!("fault {label:?} needs load without cost"))
+            }
+            Kind::RestartCallers if self.until.is_some() || scenario.strategies.iter().any(|of| !of.restarts()) => {
+                Err(format!("fault {label:?} has no `until`, and none of leased, agent and tower"))
+            }
+            Kind::Grow | Kind::PauseCallers | Kind::RestartCallers | Kind::Partition | Kind::Clone => {
                 let outside = self.which.iter().find(|process| **process >= scenario.processes);
                 match outside {
                     Some(process) => Err(format!("fault {label:?} names process {process}, which there is not")),
@@ -135,7 +148,13 @@ impl Fault {
             | Kind::KillBudgetd
             | Kind::StopBudgetd
             | Kind::Partition => true,
-            Kind::SplitRedis | Kind::PauseCallers | Kind::Grow | Kind::Policy | Kind::SetClock => false,
+            Kind::SplitRedis
+            | Kind::PauseCallers
+            | Kind::RestartCallers
+            | Kind::Grow
+            | Kind::Clone
+            | Kind::Policy
+            | Kind::SetClock => false,
         }
     }
 
@@ -154,8 +173,10 @@ impl Fault {
             Kind::KillBudgetd => format!("{} killed", some("budgetd")),
             Kind::StopBudgetd => format!("{} stopped", some("budgetd")),
             Kind::Partition => format!("{} cut off", some("callers")),
+            Kind::RestartCallers => format!("{} killed and started again", some("callers")),
             Kind::PauseCallers => format!("{} paused", some("callers")),
             Kind::Grow => format!("{} join", some("callers")),
+            Kind::Clone => format!("the holder of {} is copied", some("callers")),
             Kind::Policy => format!("policy of {DEPENDENCY} changed"),
             Kind::SetClock => "the store's clock set forward".to_owned(),
         }

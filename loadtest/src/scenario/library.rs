@@ -6,7 +6,7 @@ use super::Scenario;
 use crate::Error;
 
 /// Names of files and what stands in them, in the order of running.
-const FILES: [(&str, &str); 32] = [
+const FILES: [(&str, &str); 34] = [
     ("storm", include_str!("../../scenarios/storm.toml")),
     ("amplification", include_str!("../../scenarios/amplification.toml")),
     ("metastable", include_str!("../../scenarios/metastable.toml")),
@@ -27,6 +27,7 @@ const FILES: [(&str, &str); 32] = [
     ("paused_holders", include_str!("../../scenarios/paused_holders.toml")),
     ("growing_fleet", include_str!("../../scenarios/growing_fleet.toml")),
     ("policy_cut", include_str!("../../scenarios/policy_cut.toml")),
+    ("restart", include_str!("../../scenarios/restart.toml")),
     ("lost_answer", include_str!("../../scenarios/lost_answer.toml")),
     ("stream_cut", include_str!("../../scenarios/stream_cut.toml")),
     ("throttled", include_str!("../../scenarios/throttled.toml")),
@@ -34,6 +35,7 @@ const FILES: [(&str, &str); 32] = [
     ("term_beyond", include_str!("../../scenarios/term_beyond.toml")),
     ("term_untold", include_str!("../../scenarios/term_untold.toml")),
     ("term_clock_jump", include_str!("../../scenarios/term_clock_jump.toml")),
+    ("term_clone", include_str!("../../scenarios/term_clone.toml")),
     ("term_two_masters", include_str!("../../scenarios/term_two_masters.toml")),
     ("term_state_lost", include_str!("../../scenarios/term_state_lost.toml")),
     ("term_arrival", include_str!("../../scenarios/term_arrival.toml")),

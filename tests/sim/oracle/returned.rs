@@ -4,7 +4,12 @@ use std::collections::BTreeSet;
 
 use budget::lease::HolderId;
 
-use crate::{history::History, store::Called, time::MS, world::World};
+use crate::{
+    history::History,
+    store::{Called, Deed},
+    time::MS,
+    world::World,
+};
 
 impl World {
     /// T4, at the end of a run that ended well.
@@ -33,8 +38,11 @@ impl World {
         }
         // What the dead had is back.
         let Self { coordinators, history, rng, now, .. } = self;
-        let called = coordinators.call(0, false, *now, rng, history, |ledger, _| ledger.list_holders(None, 1_000));
-        let Called::Done(holders) = called else { return Err("T4: nothing answers".to_owned()) };
+        let Called::Done(_) = coordinators.call(0, Deed::Look, *now, rng, history) else {
+            return Err("T4: nothing answers".to_owned());
+        };
+        let ledger = &coordinators.masters[coordinators.replicas[0].master].ledger;
+        let holders = ledger.as_ref().map_or_else(Vec::new, |ledger| ledger.list_holders(None, 1_000));
         match holders
             .iter()
             .find(|view| (view.charged.rate > 0 || view.charged.slots > 0) && !alive.contains(&view.holder))

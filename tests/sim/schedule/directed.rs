@@ -49,6 +49,11 @@ pub(crate) fn families() -> impl Iterator<Item = (&'static str, Family)> {
     FAMILIES.into_iter().chain([random])
 }
 
+/// The family of this name.
+pub(crate) fn family(named: &str) -> Family {
+    families().find(|(name, _)| *name == named).map_or_else(|| panic!("no family {named}"), |(_, family)| family)
+}
+
 /// Replies are later than the margin.
 fn late_replies(rng: &mut Rng) -> Scenario {
     let spec = anyhow(rng);

@@ -3,7 +3,10 @@
 use budget::{bound::Quantity, policy::UnitLimit};
 
 use super::{Case, float, tokens, whole};
-use crate::record::{BoundLine, Verdict};
+use crate::{
+    judge::Judged,
+    record::{BoundLine, Verdict},
+};
 
 /// The window of a unit that comes closest to its bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -15,7 +18,7 @@ struct Worst {
     until_ns: i64,
 }
 
-pub(super) fn judge(case: &Case<'_>, verdicts: &mut Vec<Verdict>, lines: &mut Vec<BoundLine>) {
+pub(super) fn judge(case: &Case<'_>, judged: &mut Judged) {
     for unit in &case.policy.spec().units {
         let quantity = Quantity::Unit(unit.name.clone());
         // Where estimates may be too low, what it really cost; that the estimates keep the bound follows.
@@ -33,7 +36,7 @@ pub(super) fn judge(case: &Case<'_>, verdicts: &mut Vec<Verdict>, lines: &mut Ve
         let (most, more) = (whole(bound.most(&quantity)), whole(bound.excess(&quantity)));
         let strategy = super::super::who(case.outcome);
         let spent = worst.spent / 1e6;
-        verdicts.push(Verdict {
+        judged.promises.push(Verdict {
             says: format!("{strategy}: {} of every window keep the documented bound", unit.name),
             wanted: format!("≤ {} in the window that comes closest, of {window_ms} ms", most.map_or(f64::NAN, float)),
             seen: format!("{spent:.0}, {:+.0} from the bound without terms", worst.micros / 1e6),
@@ -43,14 +46,14 @@ pub(super) fn judge(case: &Case<'_>, verdicts: &mut Vec<Verdict>, lines: &mut Ve
             && case.spec.reached.as_ref() == Some(&unit.name)
         {
             let part = worst.micros / 1e6 / float(allowed.max(1));
-            verdicts.push(Verdict {
+            judged.accepted.push(Verdict {
                 says: format!("{strategy}: {}", super::REACHES),
                 wanted: format!("≥ {reaches} of the {allowed} that may come on top in {window_ms} ms"),
                 seen: format!("{:.0} came on top, {part:.2} of it", worst.micros / 1e6),
                 passed: part >= reaches,
             });
         }
-        lines.push(BoundLine {
+        judged.bound.push(BoundLine {
             strategy,
             quantity: unit.name.clone(),
             term: "sum".to_owned(),
