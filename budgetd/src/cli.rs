@@ -6,11 +6,12 @@
 
 use std::{
     io::{self, IsTerminal, Write},
+    path::PathBuf,
     process::ExitCode,
     time::Duration,
 };
 
-use budget_client::Client;
+use budget_client::{Client, Credentials, Options};
 
 mod arguments;
 mod check;
@@ -66,10 +67,22 @@ pub enum Command {
 /// How to reach budgetd and how to show its answer.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Connection {
-    /// http://host:port or unix:PATH of a running budgetd.
+    /// http://host:port, https://host:port or unix:PATH of a running budgetd.
     #[arg(long, value_name = "URL", env = "BUDGETD_ENDPOINT", hide_env_values = true)]
     #[arg(default_value = "http://127.0.0.1:7411")]
     endpoint: String,
+    /// Who signs the certificate of an https:// endpoint, in PEM.
+    #[arg(long, value_name = "FILE", env = "BUDGETD_TLS_CA")]
+    tls_ca: Option<PathBuf>,
+    /// The certificate to show it, in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The private key of that certificate, in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// A file with a bearer token to send.
+    #[arg(long, value_name = "FILE", env = "BUDGETD_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
     /// Longest wait for an answer.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = arguments::positive_duration)]
     timeout: Duration,
@@ -154,7 +167,18 @@ fn one_line(text: &str) -> String {
 
 impl Connection {
     fn client(&self) -> Result<Client, Failure> {
-        Client::new(&self.endpoint).map_err(Failure::Call)
+        let mut credentials = Credentials::default();
+        if let Some(path) = &self.tls_ca {
+            credentials = credentials.ca_file(path);
+        }
+        if let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) {
+            credentials = credentials.certificate_files(cert, key);
+        }
+        if let Some(path) = &self.token_file {
+            credentials = credentials.token_file(path);
+        }
+        let options = Options { credentials, ..Options::default() };
+        Client::with_options(&self.endpoint, &options).map_err(Failure::Call)
     }
 
     /// Names the endpoint where it may be the reason.

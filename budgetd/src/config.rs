@@ -4,6 +4,7 @@
 //! parsed only here, never by clap or serde, whose errors would show it, and [`Secret`] keeps it out of logs.
 
 mod listen;
+mod secured;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,9 @@ use std::{
 };
 
 use budget::{lease::HolderId, policy::InvalidPolicy};
+use budget_client::Credentials;
+
+use crate::security::SecurityFiles;
 
 pub use listen::Listen;
 pub use settings::{Secret, ServeArgs, Settings, Span};
@@ -34,6 +38,10 @@ pub struct Config {
     pub listen: Listen,
     /// Where metrics and health are served.
     pub http: SocketAddr,
+    /// Who may connect and do what.
+    pub security: SecurityFiles,
+    /// What an agent shows those it asks.
+    pub upstream: Credentials,
     /// Where ledgers live.
     pub store: StoreChoice,
     /// An operator's word that no lease of an earlier daemon is in use.
@@ -198,11 +206,13 @@ impl Config {
     pub fn judge(settings: Settings) -> Result<Self, InvalidConfig> {
         let defaults = ServerLimits::default();
         let store = judge_store(&settings)?;
+        let security = secured::judge_files(&settings)?;
+        let upstream = secured::judge_upstream(&settings, &store)?;
         let listen = settings.listen.unwrap_or_default();
         let http = settings.http.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 7412)));
         let insecure = settings.insecure.unwrap_or(false);
-        judge_exposure("listen", listen.tcp(), insecure)?;
-        judge_exposure("http", Some(http), insecure)?;
+        secured::judge_exposure("listen", listen.tcp(), &security, insecure)?;
+        secured::judge_exposure("http", Some(http), &security, insecure)?;
         let limits = ServerLimits {
             connections: count("max-connections", settings.max_connections, defaults.connections)?,
             calls: count("max-concurrent", settings.max_concurrent, defaults.calls)?,
@@ -216,6 +226,8 @@ impl Config {
         judge_policy(&store, settings.policy.as_deref())?;
         Ok(Self {
             store,
+            security,
+            upstream,
             no_leases_out,
             lease,
             holder_id,
@@ -237,6 +249,8 @@ impl Default for Config {
         Self {
             listen: Listen::default(),
             http: SocketAddr::from(([127, 0, 0, 1], 7412)),
+            security: SecurityFiles::default(),
+            upstream: Credentials::default(),
             store: StoreChoice::Memory,
             no_leases_out: false,
             lease: false,
@@ -260,18 +274,6 @@ fn read(path: &Path) -> Result<Settings, InvalidConfig> {
 
 fn invalid(name: &'static str, value: impl ToString, rule: impl Into<String>) -> InvalidConfig {
     InvalidConfig::Setting { name, value: value.to_string(), rule: rule.into() }
-}
-
-/// Whoever reaches the daemon may spend every budget, so it listens on loopback unless told otherwise.
-fn judge_exposure(name: &'static str, address: Option<SocketAddr>, insecure: bool) -> Result<(), InvalidConfig> {
-    match address {
-        Some(address) if !address.ip().to_canonical().is_loopback() && !insecure => {
-            let rule = "must be a loopback address (127.0.0.1, [::1]) or a unix socket, since this version has neither \
-                        TLS nor authentication; --insecure accepts the risk";
-            Err(invalid(name, address, rule))
-        }
-        Some(_) | None => Ok(()),
-    }
 }
 
 /// An agent has no ledgers to begin.
@@ -348,27 +350,34 @@ fn judge_store(settings: &Settings) -> Result<StoreChoice, InvalidConfig> {
     let schemes = ["redis://", "rediss://", "unix://", "redis+unix://", "valkey://", "valkeys://"];
     match choice.url.reveal() {
         "memory" => Ok(StoreChoice::Memory),
-        url if url.starts_with("grpc://") => judge_upstream(url).map(StoreChoice::Upstream),
+        url if url.starts_with("grpc://") || url.starts_with("grpcs://") => {
+            judge_upstream(url).map(StoreChoice::Upstream)
+        }
         url if schemes.iter().any(|scheme| url.starts_with(scheme)) => Ok(StoreChoice::Redis(choice)),
         // What was given may hold a password, so it is not shown.
         _ => Err(invalid("store", "something else", "must be memory, or a URL such as redis://host:6379")),
     }
 }
 
-/// `grpc://host:port`, or several, separated by commas.
+/// `grpc://host:port` or `grpcs://host:port`, or several of one kind, separated by commas.
 fn judge_upstream(url: &str) -> Result<Vec<String>, InvalidConfig> {
-    let hosts = url.trim_start_matches("grpc://").split(',').map(|host| host.trim().trim_start_matches("grpc://"));
+    let (scheme, to) = if url.starts_with("grpcs://") { ("grpcs://", "https") } else { ("grpc://", "http") };
+    let hosts = url.trim_start_matches(scheme).split(',').map(|host| host.trim().trim_start_matches(scheme));
     hosts
         .map(|host| {
             let port = host.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse::<u16>().ok()?)));
             match port {
                 Some((name, 1..)) if !name.is_empty() && !host.contains(['/', '@', '?', '#']) => {
-                    Ok(format!("http://{host}"))
+                    Ok(format!("{to}://{host}"))
                 }
                 // What stands before an '@' may be a password.
                 Some(_) | None => {
                     let shown = host.rsplit_once('@').map_or(host, |(_, host)| host);
-                    Err(invalid("store", shown, "must look like grpc://host:port, several of them separated by commas"))
+                    Err(invalid(
+                        "store",
+                        shown,
+                        "must look like grpc://host:port or grpcs://host:port, several of one kind separated by commas",
+                    ))
                 }
             }
         })

@@ -4,15 +4,21 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    extract::State,
-    http::{StatusCode, header::CONTENT_TYPE},
+    extract::{ConnectInfo, State, connect_info::Connected},
+    http::{
+        HeaderMap, StatusCode,
+        header::{CONTENT_TYPE, WWW_AUTHENTICATE},
+    },
     response::{IntoResponse, Response},
     routing::get,
+    serve::IncomingStream,
 };
 use serde::Serialize;
 use tokio::sync::Mutex;
 
 use crate::{
+    security::{Guard, Peer, Refused},
+    server::incoming::Door,
     shutdown::Stop,
     telemetry::{self, StoreState, Telemetry},
 };
@@ -27,9 +33,15 @@ pub struct Http {
     /// No longer ready from its beginning.
     stop: Stop,
     scraping: Arc<Mutex<()>>,
+    /// Says who may see the metrics.
+    guard: Arc<Guard>,
     /// What is wrong with them is told.
     policies: Option<Policies>,
 }
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub struct Asker(Peer);
 
 /// Does not concern readiness, but whoever looks there wants to know.
 #[derive(Clone)]
@@ -65,8 +77,8 @@ impl std::fmt::Debug for Policies {
 impl Http {
     /// Of a daemon with this store.
     #[must_use]
-    pub fn new(telemetry: Arc<Telemetry>, store_kind: &'static str, stop: Stop) -> Self {
-        Self { telemetry, store_kind, stop, scraping: Arc::default(), policies: None }
+    pub fn new(telemetry: Arc<Telemetry>, store_kind: &'static str, stop: Stop, guard: Arc<Guard>) -> Self {
+        Self { telemetry, store_kind, stop, scraping: Arc::default(), guard, policies: None }
     }
 
     /// Tells of these policies as well.
@@ -105,7 +117,10 @@ async fn readyz(State(http): State<Http>) -> Response {
 }
 
 /// Thousands of series take a while: beside the calls, and for one asker at a time.
-async fn metrics(State(http): State<Http>) -> Response {
+async fn metrics(State(http): State<Http>, ConnectInfo(asker): ConnectInfo<Asker>, headers: HeaderMap) -> Response {
+    if let Err(refused) = http.guard.judge_metrics(&headers, &asker.0) {
+        return refusal(&refused);
+    }
     let turn = Arc::clone(&http.scraping).lock_owned().await;
     let scraped = tokio::task::spawn_blocking(move || {
         let _turn = turn;
@@ -116,5 +131,19 @@ async fn metrics(State(http): State<Http>) -> Response {
         Ok(Ok(text)) => ([(CONTENT_TYPE, telemetry::CONTENT_TYPE)], text).into_response(),
         Ok(Err(error)) => failed(&error),
         Err(error) => failed(&error),
+    }
+}
+
+fn refusal(refused: &Refused) -> Response {
+    let text = format!("{refused}\n");
+    match refused {
+        Refused::Unauthenticated(_) => (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, "Bearer")], text).into_response(),
+        Refused::Denied(_) => (StatusCode::FORBIDDEN, text).into_response(),
+    }
+}
+
+impl Connected<IncomingStream<'_, Door>> for Asker {
+    fn connect_info(stream: IncomingStream<'_, Door>) -> Self {
+        Self(stream.remote_addr().clone())
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! server ── binds, serves, ends in time        config, shutdown, telemetry, http
+//!    │     └─ security ── who may do what
 //!    └─ service ── gRPC calls: judged, timed, counted
 //!          ├─ policies ── name → numbers
 //!          └─ store ── one atomic step on one ledger (budget::ledger)
@@ -13,6 +14,7 @@ pub mod clock;
 pub mod config;
 pub mod http;
 pub mod policies;
+pub mod security;
 pub mod server;
 pub mod service;
 pub mod shutdown;

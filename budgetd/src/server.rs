@@ -1,6 +1,7 @@
 //! Puts the daemon together: binds, serves, and ends in time.
 
 mod background;
+mod guarding;
 mod health;
 pub mod incoming;
 mod redis;
@@ -24,13 +25,15 @@ use budget_proto::pb::{
 };
 use tokio::{net::TcpListener, task::JoinSet, time::timeout};
 use tonic::transport::server::Router;
+use tower::layer::util::{Identity, Stack};
 
 use crate::{
     clock::Clock,
     config::{Config, Listen, ServerLimits, StoreChoice},
-    http::{self, Http},
+    http::{self, Asker, Http},
     policies::{Policies, PoliciesError, repository::MemoryRepository},
-    service::{Admin, Budgets, Complaints, Core, StoreKind},
+    security::{Guard, InvalidFile, Port, Security},
+    service::{Admin, Budgets, Complaints, Core, Permitted, StoreKind},
     shutdown::Stop,
     store::{
         Store,
@@ -42,6 +45,7 @@ use crate::{
     },
     telemetry::{Telemetry, TelemetryError},
 };
+use guarding::Guarding;
 use health::Health;
 use incoming::{Connections, Door, Listening, Rules};
 
@@ -65,6 +69,7 @@ pub struct Server {
     config: Config,
     clock: Clock,
     telemetry: Arc<Telemetry>,
+    security: Arc<Security>,
     grpc: Listening,
     http: TcpListener,
     addresses: Addresses,
@@ -90,6 +95,9 @@ pub enum ServeError {
         /// Why not.
         error: io::Error,
     },
+    /// Certificates, keys or roles cannot be used.
+    #[error(transparent)]
+    Security(#[from] InvalidFile),
     /// The policies cannot be read.
     #[error(transparent)]
     Policies(#[from] PoliciesError),
@@ -149,6 +157,7 @@ impl Server {
             let address = address.to_string();
             move |error| ServeError::Bind { address, error }
         };
+        let security = Arc::new(Security::load(config.security.clone())?);
         let grpc = Listening::bind(&config.listen).await.map_err(failed(&config.listen))?;
         let http = TcpListener::bind(config.http).await.map_err(failed(&config.http))?;
         let addresses = Addresses {
@@ -156,7 +165,7 @@ impl Server {
             http: http.local_addr().map_err(failed(&config.http))?,
         };
         let telemetry = Arc::new(Telemetry::new()?);
-        Ok(Self { config, clock: Clock::system(), telemetry, grpc, http, addresses })
+        Ok(Self { config, clock: Clock::system(), telemetry, security, grpc, http, addresses })
     }
 
     /// Where it will be found.
@@ -238,7 +247,7 @@ impl Server {
             StoreChoice::Upstream(endpoints) => {
                 let options = leasing_options(&self.config);
                 let coordinators =
-                    Coordinators::new(endpoints.clone(), &budget_client::Options::default(), options.sync_timeout)?;
+                    Coordinators::new(endpoints.clone(), &upstream_options(&self.config), options.sync_timeout)?;
                 let leasing = Leasing::start(coordinators.clone(), options)?;
                 let mut tasks = JoinSet::new();
                 tasks.spawn(follow(coordinators.clone(), Arc::clone(&self.telemetry)));
@@ -265,7 +274,7 @@ impl Server {
         mut tasks: JoinSet<()>,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<(), ServeError> {
-        let Self { config, clock, telemetry, grpc, http, addresses } = self;
+        let Self { config, clock, telemetry, security, grpc, http, addresses } = self;
         let stop = Stop::new();
         let limits = config.limits.clone();
         let core = Arc::new(Core {
@@ -286,19 +295,21 @@ impl Server {
         let health = Health::starting(telemetry.store.state(), &stop).await;
         tasks.spawn(health.clone().follow(telemetry.store.watch(), stop.clone()));
         let opening_timeout = limits.handshake_timeout;
-        let rules = Rules { most: limits.connections, opening_bytes: PREFACE_BYTES, opening_timeout };
-        let grpc_door = Door::new(grpc, rules);
+        let rules = Rules::new(limits.connections, PREFACE_BYTES, opening_timeout);
+        let grpc_door = Door::new(grpc, rules).with_tls(security.tls(), Port::Grpc);
         let grpc_connections = grpc_door.connections();
         background::register_connections(&telemetry, &grpc_connections);
-        let router = routes(&core, &health)?;
+        background::secure(&security, &telemetry, &grpc_connections, &mut tasks);
+        let router = routes(&core, &health, security.guard())?;
         let grpc = router.serve_with_incoming_shutdown(grpc_door.into_stream(), stop.begun());
 
-        let http_rules = Rules { most: HTTP_CONNECTIONS, opening_bytes: REQUEST_LINE_BYTES, opening_timeout };
-        let http_door = Door::new(Listening::Tcp(http), http_rules);
+        let http_rules = Rules::new(HTTP_CONNECTIONS, REQUEST_LINE_BYTES, opening_timeout);
+        let http_door = Door::new(Listening::Tcp(http), http_rules).with_tls(security.tls(), Port::Http);
         let http_connections = http_door.connections();
         let http_stop = Stop::new();
-        let routes =
-            http::router(Http::new(telemetry, store_kind.name, stop.clone()).with_policies(Arc::clone(&core.policies)));
+        let answers = Http::new(telemetry, store_kind.name, stop.clone(), Arc::clone(security.guard()));
+        let routes = http::router(answers.with_policies(Arc::clone(&core.policies)));
+        let routes = routes.into_make_service_with_connect_info::<Asker>();
         let http = axum::serve(http_door, routes).with_graceful_shutdown(http_stop.begun());
         tasks.spawn(async move {
             if let Err(error) = http.await {
@@ -339,10 +350,14 @@ async fn end_http(connections: &Connections) {
     connections.cut_all();
 }
 
-fn routes<S: Store>(core: &Arc<Core<S>>, health: &Health) -> Result<Router, ServeError> {
+fn routes<S: Store>(
+    core: &Arc<Core<S>>,
+    health: &Health,
+    guard: &Arc<Guard>,
+) -> Result<Router<Stack<Guarding, Identity>>, ServeError> {
     let limits = &core.limits;
     let budgets = RetryBudgetServer::new(Budgets::new(Arc::clone(core)));
-    let admin = BudgetAdminServer::new(Admin::new(Arc::clone(core)));
+    let admin = BudgetAdminServer::new(Permitted::new(Admin::new(Arc::clone(core))));
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
@@ -350,6 +365,7 @@ fn routes<S: Store>(core: &Arc<Core<S>>, health: &Health) -> Result<Router, Serv
     };
     let (v1, v1alpha) = (reflection().build_v1()?, reflection().build_v1alpha()?);
     Ok(grpc_server(limits)
+        .layer(Guarding(Arc::clone(guard)))
         .add_service(budgets.max_decoding_message_size(limits.message_bytes))
         .add_service(admin.max_decoding_message_size(limits.message_bytes))
         .add_service(health.service().max_decoding_message_size(limits.message_bytes))
@@ -359,6 +375,10 @@ fn routes<S: Store>(core: &Arc<Core<S>>, health: &Health) -> Result<Router, Serv
 
 fn leasing_options(config: &Config) -> LeasingOptions {
     LeasingOptions { holder_id: config.holder_id.clone(), timing: config.timing.limits, ..LeasingOptions::default() }
+}
+
+fn upstream_options(config: &Config) -> budget_client::Options {
+    budget_client::Options { credentials: config.upstream.clone(), ..budget_client::Options::default() }
 }
 
 /// Others have the leases at once, not only when their curves end.

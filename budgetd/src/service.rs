@@ -8,6 +8,7 @@
 mod admin;
 mod budget_service;
 mod deadline;
+mod permitted;
 mod session;
 mod sight;
 mod status;
@@ -43,6 +44,7 @@ use deadline::TimeLimit;
 
 pub use admin::Admin;
 pub use budget_service::Budgets;
+pub use permitted::Permitted;
 pub use sight::Sight;
 
 /// Between two lines of the log about state that cannot be read, whatever its traffic.

@@ -10,7 +10,7 @@ use budget::{
 use budget_proto::convert::{Released, Reserved};
 use tokio::time::Instant;
 
-use crate::{Dependency, Error, Session, transport::Transport};
+use crate::{Credentials, Dependency, Error, Session, transport::Transport};
 
 /// How a client connects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct Options {
     pub keep_alive_timeout: Duration,
     /// Most unanswered calls of one [`Session`]; at least 1.
     pub session_outstanding_max: usize,
+    /// Certificates and token.
+    pub credentials: Credentials,
 }
 
 /// A client of one budgetd; cheap to clone. It connects when it is first used and again whenever it must.
@@ -57,6 +59,7 @@ impl Default for Options {
             keep_alive_interval: Duration::from_secs(10),
             keep_alive_timeout: Duration::from_secs(5),
             session_outstanding_max: 256,
+            credentials: Credentials::default(),
         }
     }
 }
@@ -64,7 +67,7 @@ impl Default for Options {
 // === impl Client ===
 
 impl Client {
-    /// A client for `http://host:port` or `unix:PATH`. Nothing is sent yet.
+    /// A client for `http://host:port`, `https://host:port` or `unix:PATH`. Nothing is sent yet.
     ///
     /// # Errors
     /// If the endpoint has another form, or there is no tokio runtime.
@@ -72,7 +75,7 @@ impl Client {
         Self::with_options(endpoint, &Options::default())
     }
 
-    /// The same with other times and limits.
+    /// The same with other times, limits and credentials.
     ///
     /// # Errors
     /// As [`Self::new`].

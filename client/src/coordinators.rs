@@ -27,7 +27,7 @@ pub struct Coordinators {
 // === impl Coordinators ===
 
 impl Coordinators {
-    /// Addresses: `http://host:port` or `unix:PATH`. Nothing is sent yet.
+    /// Addresses: `http://host:port`, `https://host:port` or `unix:PATH`. Nothing is sent yet.
     ///
     /// # Errors
     /// If there is none, one has another form, or there is no tokio runtime.

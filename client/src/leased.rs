@@ -18,7 +18,7 @@ use budget_proto::convert::{Decision, Mode};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::{
-    Client, Dependency, Error, Options,
+    Client, Credentials, Dependency, Error, Options,
     client::reservation_id,
     clock::boot_time_ns,
     coordinators::Coordinators,
@@ -99,7 +99,7 @@ pub(crate) struct Inner {
 // === impl Builder ===
 
 impl Builder {
-    /// Addresses of budgetd: `http://host:port` or `unix:PATH`. One is used until it fails, then the next.
+    /// Addresses of budgetd: `http://host:port`, `https://host:port` or `unix:PATH`. One is used until it fails, then the next.
     pub fn endpoints<S: Into<String>>(mut self, endpoints: impl IntoIterator<Item = S>) -> Self {
         self.endpoints = endpoints.into_iter().map(Into::into).collect();
         self
@@ -124,7 +124,13 @@ impl Builder {
         self
     }
 
-    /// Times of connections.
+    /// Certificates and token.
+    pub fn credentials(mut self, credentials: Credentials) -> Self {
+        self.options.credentials = credentials;
+        self
+    }
+
+    /// Times of connections, and credentials.
     pub fn options(mut self, options: Options) -> Self {
         self.options = options;
         self

@@ -31,6 +31,7 @@ mod admin;
 mod client;
 mod clock;
 mod coordinators;
+mod credentials;
 mod dependency;
 mod endpoints;
 mod error;
@@ -53,6 +54,7 @@ pub use budget_proto::{
 pub use client::{Client, Options, reservation_id};
 pub use clock::boot_time_ns;
 pub use coordinators::Coordinators;
+pub use credentials::Credentials;
 pub use dependency::Dependency;
 pub use error::Error;
 pub use leased::{Ask, Builder, Counts, Handle, LeasedClient, Refused};

@@ -20,10 +20,11 @@ use tokio::{
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
     Request, Response, Status, Streaming,
+    service::interceptor::InterceptedService,
     transport::{Channel, Endpoint, Uri},
 };
 
-use crate::{Dependency, Error, Options, leasing::Asked};
+use crate::{Dependency, Error, Options, credentials::Bearer, leasing::Asked};
 
 pub(crate) use operators::{StatusAnswers, TrialAnswers};
 
@@ -45,22 +46,27 @@ pub(crate) struct SessionAnswers(Streaming<pb::SessionResponse>);
 /// A lazily connected channel; cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Transport {
-    budget: RetryBudgetClient<Channel>,
-    admin: BudgetAdminClient<Channel>,
+    budget: RetryBudgetClient<Authorized>,
+    admin: BudgetAdminClient<Authorized>,
 }
+
+/// Sends the token along, if there is one.
+type Authorized = InterceptedService<Channel, Bearer>;
 
 // === impl Transport ===
 
 impl Transport {
     pub(crate) fn new(endpoint: &str, options: &Options) -> Result<Self, Error> {
-        let endpoint = judged(endpoint)?
+        let address = endpoint;
+        let endpoint = judged(address)?
             .connect_timeout(options.connect_timeout)
             .http2_keep_alive_interval(options.keep_alive_interval)
             .keep_alive_timeout(options.keep_alive_timeout)
             .keep_alive_while_idle(true);
         // The channel starts a task.
         tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
-        let channel = endpoint.connect_lazy();
+        let (endpoint, bearer) = (options.credentials.secure(address, endpoint)?, options.credentials.bearer()?);
+        let channel = InterceptedService::new(endpoint.connect_lazy(), bearer);
         Ok(Self { budget: RetryBudgetClient::new(channel.clone()), admin: BudgetAdminClient::new(channel) })
     }
 
@@ -137,11 +143,12 @@ impl Transport {
     }
 }
 
-/// Accepts `http://host:port` and `unix:PATH`; anything more, such as credentials in a URL, is refused.
+/// Accepts `http://host:port`, `https://host:port` and `unix:PATH`; anything more, such as credentials in a URL, is refused.
 fn judged(endpoint: &str) -> Result<Endpoint, InvalidMessage> {
     // What stands before an '@' may be a password.
     let shown = endpoint.rsplit_once('@').map_or(endpoint, |(_, host)| host);
-    let invalid = || InvalidMessage::text("endpoint", shown, "must look like http://host:port or unix:PATH");
+    let invalid =
+        || InvalidMessage::text("endpoint", shown, "must look like http://host:port, https://host:port or unix:PATH");
     if let Some(path) = endpoint.strip_prefix("unix:") {
         if path.trim_start_matches('/').is_empty() || path.contains('\0') {
             return Err(invalid());
@@ -149,7 +156,7 @@ fn judged(endpoint: &str) -> Result<Endpoint, InvalidMessage> {
         return Endpoint::from_shared(endpoint.to_owned()).map_err(|_| invalid());
     }
     let uri: Uri = endpoint.parse().map_err(|_| invalid())?;
-    let plain = uri.scheme_str() == Some("http")
+    let plain = matches!(uri.scheme_str(), Some("http" | "https"))
         && uri.port_u16().is_some()
         && uri.host().is_some_and(|host| !host.is_empty())
         && !endpoint.contains('@')

@@ -18,4 +18,5 @@ mod redis_leases;
 mod redis_store;
 mod redis_world;
 mod replicas;
+mod security;
 mod tidy;

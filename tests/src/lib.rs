@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+pub mod certificates;
 pub mod daemon;
 pub mod eventually;
 pub mod ports;

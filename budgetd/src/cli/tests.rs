@@ -427,7 +427,12 @@ async fn what_cannot_be_sent_names_its_reason() {
     let text = error(format!("b release fam* {ID} --not-sent {nobody}")).await;
     assert!(text.starts_with("dependency is \"fam*\": ends in '*'"), "{text}");
     let text = error("b status --endpoint https://example.com".to_owned()).await;
-    assert_eq!(text, "endpoint is \"https://example.com\": must look like http://host:port or unix:PATH");
+    assert_eq!(
+        text,
+        "endpoint is \"https://example.com\": must look like http://host:port, https://host:port or unix:PATH"
+    );
+    let text = error("b status --endpoint https://example.com:1".to_owned()).await;
+    assert_eq!(text, "ca is absent: is needed for an https:// endpoint");
     let text = error(format!("b reserve payments --cost =1 {nobody}")).await;
     assert_eq!(text, "unit is \"\": is empty");
     let text = error(format!("b policy put payments /nowhere/at/all {nobody}")).await;

@@ -27,17 +27,44 @@ pub struct Settings {
     /// Where /metrics, /livez and /readyz are served [default: 127.0.0.1:7412]
     #[arg(long, env = "BUDGETD_HTTP", value_name = "ADDRESS")]
     pub http: Option<SocketAddr>,
+    /// Speak TLS at both ports: the server's certificate in PEM, followed by those between it and a root. Read anew when
+    /// it changes, and so are the other files here
+    #[arg(long, env = "BUDGETD_TLS_CERT", value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// The private key of that certificate, in PEM
+    #[arg(long, env = "BUDGETD_TLS_KEY", value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// Who signs the certificates of clients, in PEM. gRPC clients need one, unless --auth has tokens
+    #[arg(long, env = "BUDGETD_TLS_CLIENT_CA", value_name = "FILE")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// A TOML file that says which bearer token and which client certificate may do what [default: whoever can connect may
+    /// do everything]
+    #[arg(long, env = "BUDGETD_AUTH", value_name = "FILE")]
+    pub auth: Option<PathBuf>,
+    /// For an agent (store grpcs://...): who signs the certificates of the budgetd that it asks, in PEM
+    #[arg(long, env = "BUDGETD_UPSTREAM_CA", value_name = "FILE")]
+    pub upstream_ca: Option<PathBuf>,
+    /// The certificate that an agent shows them, in PEM
+    #[arg(long, env = "BUDGETD_UPSTREAM_CERT", value_name = "FILE")]
+    pub upstream_cert: Option<PathBuf>,
+    /// The private key of that certificate, in PEM
+    #[arg(long, env = "BUDGETD_UPSTREAM_KEY", value_name = "FILE")]
+    pub upstream_key: Option<PathBuf>,
+    /// A file with the bearer token that an agent sends them
+    #[arg(long, env = "BUDGETD_UPSTREAM_TOKEN_FILE", value_name = "FILE")]
+    pub upstream_token_file: Option<PathBuf>,
     /// Listen on addresses that are not loopback, without TLS and authentication
     #[arg(long, env = "BUDGETD_INSECURE", num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_name = "BOOL", hide_possible_values = true)]
     pub insecure: Option<bool>,
     /// Where ledgers live: memory (this process, a single node), or the URL of a Redis or Valkey server that all
     /// replicas share, such as redis://user:password@host:6379 or unix:///run/redis.sock; or other budgetd, of which
-    /// this one becomes the agent on a host: grpc://host:7411, several separated by commas [default: memory]
+    /// this one becomes the agent on a host: grpc://host:7411, or with TLS grpcs://host:7411, several separated by commas
+    /// [default: memory]
     #[arg(long, env = "BUDGETD_STORE", hide_env_values = true, value_name = "URL")]
     pub store: Option<Secret>,
     /// Answer Reserve from leases that this daemon holds on its store, where a policy permits leases: no store on the
-    /// path, and decisions go on along the curve while it is away. An agent (store grpc://...) always does
+    /// path, and decisions go on along the curve while it is away. An agent (store grpc://... or grpcs://...) always does
     #[arg(long, env = "BUDGETD_LEASE", num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_name = "BOOL", hide_possible_values = true)]
     pub lease: Option<bool>,
@@ -127,6 +154,14 @@ impl Settings {
         Self {
             listen: self.listen.or(other.listen),
             http: self.http.or(other.http),
+            tls_cert: self.tls_cert.or(other.tls_cert),
+            tls_key: self.tls_key.or(other.tls_key),
+            tls_client_ca: self.tls_client_ca.or(other.tls_client_ca),
+            auth: self.auth.or(other.auth),
+            upstream_ca: self.upstream_ca.or(other.upstream_ca),
+            upstream_cert: self.upstream_cert.or(other.upstream_cert),
+            upstream_key: self.upstream_key.or(other.upstream_key),
+            upstream_token_file: self.upstream_token_file.or(other.upstream_token_file),
             insecure: self.insecure.or(other.insecure),
             store: self.store.or(other.store),
             prefix: self.prefix.or(other.prefix),

@@ -13,6 +13,7 @@ use super::Connections;
 use crate::{
     clock::Clock,
     policies::{DEFAULTS, LOOK_EVERY, Policies, PolicyFileError},
+    security::{LOOK_EVERY as FILES_EVERY, Security},
     service::Core,
     store::Store,
     telemetry::{Ledgers, Telemetry, WATCHED_MAX},
@@ -94,6 +95,53 @@ pub(super) fn register_connections(telemetry: &Telemetry, connections: &Connecti
     let refused = connections.clone();
     let count = move || u64::try_from(refused.refused()).unwrap_or(0);
     telemetry.counter("budgetd_connections_refused", "gRPC connections closed since too many were open.", count);
+}
+
+/// Follows the files of certificates and roles, and tells how that goes.
+pub(super) fn secure(
+    security: &Arc<Security>,
+    telemetry: &Telemetry,
+    connections: &Connections,
+    tasks: &mut JoinSet<()>,
+) {
+    let guard = Arc::clone(security.guard());
+    let count = move || guard.refused().0;
+    telemetry.counter("budgetd_unauthenticated", "Requests without credentials that are known.", count);
+    let guard = Arc::clone(security.guard());
+    let count = move || guard.refused().1;
+    telemetry.counter("budgetd_permission_denied", "Requests that the role of the asker does not permit.", count);
+    let open = connections.clone();
+    let count = move || open.handshakes_failed();
+    telemetry.counter(
+        "budgetd_tls_handshakes_failed",
+        "gRPC connections whose TLS handshake failed or took too long.",
+        count,
+    );
+    let open = connections.clone();
+    let count = move || open.gave_way();
+    telemetry.counter("budgetd_connections_gave_way", "Silent gRPC connections cut because newer ones came.", count);
+    if !security.has_files() {
+        return;
+    }
+    let names = [
+        ("budgetd_tls_files_failing", "budgetd_tls_files_refused"),
+        ("budgetd_auth_file_failing", "budgetd_auth_file_refused"),
+    ];
+    for (at, (failing, failures)) in names.into_iter().enumerate() {
+        let source = Arc::clone(security);
+        let read = move || source.failing()[at];
+        telemetry.gauge(failing, "Whether the files are refused and the former are in force.", read);
+        let source = Arc::clone(security);
+        let read = move || source.failures()[at];
+        telemetry.counter(failures, "Changed files that were refused.", read);
+    }
+    let security = Arc::clone(security);
+    tasks.spawn(every(FILES_EVERY, move || {
+        let security = Arc::clone(&security);
+        async move {
+            let _ended = tokio::task::spawn_blocking(move || security.look()).await;
+        }
+    }));
 }
 
 async fn watch(policies: Arc<Policies>, path: PathBuf) {

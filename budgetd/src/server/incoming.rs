@@ -2,17 +2,19 @@
 //!
 //! A connection that says nothing must cost nothing. hyper waits for ever for a preface that never comes, also while it
 //! shuts down, so a new connection has until a deadline to say as much as a client must, and is cut first when the
-//! daemon ends.
+//! daemon ends. That includes the TLS handshake. Of those that have not said enough, the oldest give way to newer ones.
 
 mod gathering;
+mod io;
 
 use std::{
-    fmt, io,
+    fmt,
+    io::{Error, ErrorKind, IoSlice, Result as IoResult},
     path::{Path, PathBuf},
     pin::Pin,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
     time::Duration,
@@ -21,14 +23,18 @@ use std::{
 use futures::task::AtomicWaker;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    net::{TcpListener, UnixListener, UnixStream},
     time::{Sleep, sleep},
 };
 use tokio_stream::Stream;
 use tonic::transport::server::Connected;
 
-use crate::config::Listen;
+use crate::{
+    config::Listen,
+    security::{Peer, Port, Tls},
+};
 use gathering::Gathering;
+use io::Io;
 
 /// After an error of accept, such as too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -52,6 +58,7 @@ pub struct Door {
     listening: Listening,
     connections: Connections,
     rules: Rules,
+    tls: Option<(Tls, Port)>,
 }
 
 /// What a connection has to do to stay.
@@ -59,6 +66,8 @@ pub struct Door {
 pub struct Rules {
     /// Connections at a time; further ones are closed at once.
     pub most: usize,
+    /// Of these, so many may not have said enough; beyond, the oldest of them are cut.
+    pub most_silent: usize,
     /// Bytes that the client has to send...
     pub opening_bytes: usize,
     /// ...in this time.
@@ -75,11 +84,18 @@ struct Open {
     cuts: Mutex<Vec<Arc<Cut>>>,
     count: AtomicUsize,
     refused: AtomicUsize,
+    /// Connections that gave way before they had said enough.
+    gave_way: AtomicU64,
+    /// Handshakes that failed or were not done in time.
+    handshakes_failed: AtomicU64,
+    next: AtomicU64,
 }
 
 /// The knife at one connection.
 #[derive(Debug, Default)]
 struct Cut {
+    /// Rises from connection to connection.
+    number: u64,
     cut: AtomicBool,
     opened: AtomicBool,
     reader: AtomicWaker,
@@ -88,21 +104,27 @@ struct Cut {
 /// One accepted connection.
 pub struct Connection {
     io: Io,
+    peer: Peer,
     cut: Arc<Cut>,
     connections: Connections,
     opening: Option<Opening>,
     gathering: Gathering,
 }
 
-enum Io {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
 /// A connection of which not enough has been heard yet.
 struct Opening {
     missing_bytes: usize,
     deadline: Pin<Box<Sleep>>,
+}
+
+// === impl Rules ===
+
+impl Rules {
+    /// Of `most` connections a quarter may be silent, or a few where there are few.
+    #[must_use]
+    pub fn new(most: usize, opening_bytes: usize, opening_timeout: Duration) -> Self {
+        Self { most, most_silent: (most / 4).max(16), opening_bytes, opening_timeout }
+    }
 }
 
 // === impl Listening ===
@@ -112,12 +134,12 @@ impl Listening {
     ///
     /// # Errors
     /// If the address is taken or not ours.
-    pub async fn bind(listen: &Listen) -> io::Result<Self> {
+    pub async fn bind(listen: &Listen) -> IoResult<Self> {
         match listen {
             Listen::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
             Listen::Unix(path) => {
                 let listener = match UnixListener::bind(path) {
-                    Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_abandoned(path).await => {
+                    Err(error) if error.kind() == ErrorKind::AddrInUse && is_abandoned(path).await => {
                         std::fs::remove_file(path)?;
                         UnixListener::bind(path)?
                     }
@@ -132,14 +154,14 @@ impl Listening {
     ///
     /// # Errors
     /// If the system does not tell.
-    pub fn address(&self) -> io::Result<Listen> {
+    pub fn address(&self) -> IoResult<Listen> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(Listen::Tcp),
             Self::Unix(_, file) => Ok(Listen::Unix(file.0.clone())),
         }
     }
 
-    async fn accept(&self) -> io::Result<Io> {
+    async fn accept(&self) -> IoResult<Io> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
@@ -152,7 +174,7 @@ impl Listening {
 }
 
 async fn is_abandoned(path: &Path) -> bool {
-    matches!(UnixStream::connect(path).await, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+    matches!(UnixStream::connect(path).await, Err(error) if error.kind() == ErrorKind::ConnectionRefused)
 }
 
 impl Drop for SocketFile {
@@ -169,7 +191,13 @@ impl Door {
     /// Accepts at `listening` by `rules`.
     #[must_use]
     pub fn new(listening: Listening, rules: Rules) -> Self {
-        Self { listening, connections: Connections::default(), rules }
+        Self { listening, connections: Connections::default(), rules, tls: None }
+    }
+
+    /// Demands TLS of connections to an address.
+    #[must_use]
+    pub fn with_tls(self, tls: Option<&Tls>, port: Port) -> Self {
+        Self { tls: tls.map(|tls| (tls.clone(), port)), ..self }
     }
 
     /// The connections that have come in through this door.
@@ -204,12 +232,19 @@ impl Door {
             tracing::debug!(most = self.rules.most, "connection refused: too many are open");
             return None;
         }
-        let cut = Arc::new(Cut::default());
-        open.cuts.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&cut));
+        let cut = Arc::new(Cut { number: open.next.fetch_add(1, Ordering::Relaxed), ..Cut::default() });
+        {
+            let mut cuts = open.cuts.lock().unwrap_or_else(PoisonError::into_inner);
+            cuts.push(Arc::clone(&cut));
+            if cuts.len() > self.rules.most_silent {
+                open.make_way(&cuts, self.rules.most_silent);
+            }
+        }
         let deadline = Box::pin(sleep(self.rules.opening_timeout));
         let opening = Opening { missing_bytes: self.rules.opening_bytes, deadline };
         Some(Connection {
-            io,
+            peer: io.peer(),
+            io: io.secured(self.tls.as_ref()),
             cut,
             connections: self.connections.clone(),
             opening: Some(opening),
@@ -218,28 +253,29 @@ impl Door {
     }
 
     /// As tonic wants it.
-    pub fn into_stream(self) -> impl Stream<Item = io::Result<Connection>> {
+    pub fn into_stream(self) -> impl Stream<Item = IoResult<Connection>> {
         futures::stream::unfold(self, |door| async move { Some((Ok(door.next().await), door)) })
     }
 }
 
-fn is_of_the_client(error: &io::Error) -> bool {
+fn is_of_the_client(error: &Error) -> bool {
     // Also what set_nodelay says of a connection that is gone already.
-    [io::ErrorKind::ConnectionRefused, io::ErrorKind::ConnectionAborted, io::ErrorKind::ConnectionReset]
-        .contains(&error.kind())
-        || error.kind() == io::ErrorKind::InvalidInput
+    [ErrorKind::ConnectionRefused, ErrorKind::ConnectionAborted, ErrorKind::ConnectionReset].contains(&error.kind())
+        || error.kind() == ErrorKind::InvalidInput
 }
 
 impl axum::serve::Listener for Door {
     type Io = Connection;
-    type Addr = String;
+    type Addr = Peer;
 
-    async fn accept(&mut self) -> (Connection, String) {
-        (self.next().await, String::new())
+    async fn accept(&mut self) -> (Connection, Peer) {
+        let connection = self.next().await;
+        let peer = connection.peer.clone();
+        (connection, peer)
     }
 
-    fn local_addr(&self) -> io::Result<String> {
-        self.listening.address().map(|address| address.to_string())
+    fn local_addr(&self) -> IoResult<Peer> {
+        self.listening.address().map(|address| Peer::at(address.tcp()))
     }
 }
 
@@ -258,6 +294,18 @@ impl Connections {
         self.0.refused.load(Ordering::Relaxed)
     }
 
+    /// How many were cut because newer ones came before they had said enough.
+    #[must_use]
+    pub fn gave_way(&self) -> u64 {
+        self.0.gave_way.load(Ordering::Relaxed)
+    }
+
+    /// How many TLS handshakes failed, or were not done in time.
+    #[must_use]
+    pub fn handshakes_failed(&self) -> u64 {
+        self.0.handshakes_failed.load(Ordering::Relaxed)
+    }
+
     /// Cuts those that have not said enough to be in use.
     pub fn cut_silent(&self) -> usize {
         self.cut_where(|cut| !cut.opened.load(Ordering::Acquire))
@@ -271,21 +319,40 @@ impl Connections {
     fn cut_where(&self, which: impl Fn(&Cut) -> bool) -> usize {
         let cuts = self.0.cuts.lock().unwrap_or_else(PoisonError::into_inner);
         let chosen = cuts.iter().filter(|cut| which(cut));
-        chosen
-            .map(|cut| {
-                cut.cut.store(true, Ordering::Release);
-                cut.reader.wake();
-            })
-            .count()
+        chosen.map(|cut| cut.cut()).count()
+    }
+}
+
+// === impl Open ===
+
+impl Open {
+    /// Cuts the oldest silent connection if there are more than `most` of them.
+    fn make_way(&self, cuts: &[Arc<Cut>], most: usize) {
+        let silent = || cuts.iter().filter(|cut| cut.is_silent());
+        if silent().count() > most
+            && let Some(oldest) = silent().min_by_key(|cut| cut.number)
+        {
+            oldest.cut();
+            self.gave_way.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
 // === impl Cut ===
 
 impl Cut {
-    fn judge(&self) -> io::Result<()> {
+    fn cut(&self) {
+        self.cut.store(true, Ordering::Release);
+        self.reader.wake();
+    }
+
+    fn is_silent(&self) -> bool {
+        !self.opened.load(Ordering::Acquire) && !self.cut.load(Ordering::Acquire)
+    }
+
+    fn judge(&self) -> IoResult<()> {
         if self.cut.load(Ordering::Acquire) {
-            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "cut while shutting down"));
+            return Err(Error::new(ErrorKind::ConnectionAborted, "cut off"));
         }
         Ok(())
     }
@@ -295,15 +362,31 @@ impl Cut {
 
 impl Connection {
     /// Fails once the connection is cut, or its opening has taken too long.
-    fn poll_alive(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+    fn poll_alive(&mut self, cx: &mut Context<'_>) -> IoResult<()> {
         self.cut.reader.register(cx.waker());
         self.cut.judge()?;
         if let Some(opening) = &mut self.opening
             && opening.deadline.as_mut().poll(cx).is_ready()
         {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "nothing was said in time"));
+            return Err(Error::new(ErrorKind::TimedOut, "nothing was said in time"));
         }
         Ok(())
+    }
+
+    /// Goes on with the handshake, if there is one, as long as it may take.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<IoResult<()>> {
+        if self.io.is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        let polled = match self.poll_alive(cx) {
+            Ok(()) => self.io.poll_ready(cx, &self.peer),
+            Err(error) => Poll::Ready(Err(error)),
+        };
+        if let Poll::Ready(Err(error)) = &polled {
+            self.connections.0.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(peer = ?self.peer, %error, "no TLS handshake");
+        }
+        polled
     }
 
     fn heard(&mut self, bytes: usize) {
@@ -318,14 +401,12 @@ impl Connection {
 }
 
 impl AsyncRead for Connection {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<IoResult<()>> {
         let this = self.get_mut();
+        ready!(this.poll_ready(cx))?;
         this.poll_alive(cx)?;
         let before = buffer.filled().len();
-        ready!(match &mut this.io {
-            Io::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Io::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
-        })?;
+        ready!(Pin::new(&mut this.io).poll_read(cx, buffer))?;
         this.heard(buffer.filled().len().saturating_sub(before));
         Poll::Ready(Ok(()))
     }
@@ -333,60 +414,49 @@ impl AsyncRead for Connection {
 
 impl AsyncWrite for Connection {
     // A task that waits for room to write is woken by the waker of its last read.
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<IoResult<usize>> {
         let this = self.get_mut();
+        ready!(this.poll_ready(cx))?;
         this.cut.judge()?;
         if this.gathering.puts_off(bytes.len(), cx) {
             return Poll::Pending;
         }
-        match &mut this.io {
-            Io::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Io::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
-        }
+        Pin::new(&mut this.io).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
+        slices: &[IoSlice<'_>],
+    ) -> Poll<IoResult<usize>> {
         let this = self.get_mut();
+        ready!(this.poll_ready(cx))?;
         this.cut.judge()?;
         if this.gathering.puts_off(slices.iter().map(|slice| slice.len()).sum(), cx) {
             return Poll::Pending;
         }
-        match &mut this.io {
-            Io::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-            Io::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-        }
+        Pin::new(&mut this.io).poll_write_vectored(cx, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.io {
-            Io::Tcp(stream) => stream.is_write_vectored(),
-            Io::Unix(stream) => stream.is_write_vectored(),
-        }
+        self.io.is_write_vectored()
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().io {
-            Io::Tcp(stream) => Pin::new(stream).poll_flush(cx),
-            Io::Unix(stream) => Pin::new(stream).poll_flush(cx),
-        }
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<IoResult<()>> {
+        Pin::new(&mut self.get_mut().io).poll_flush(cx)
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().io {
-            Io::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Io::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<IoResult<()>> {
+        Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
     }
 }
 
 impl Connected for Connection {
-    type ConnectInfo = ();
+    type ConnectInfo = Peer;
 
-    fn connect_info(&self) {}
+    fn connect_info(&self) -> Peer {
+        self.peer.clone()
+    }
 }
 
 impl Drop for Connection {
@@ -402,10 +472,6 @@ impl Drop for Connection {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match &self.io {
-            Io::Tcp(_) => "tcp",
-            Io::Unix(_) => "unix",
-        };
-        f.debug_tuple("Connection").field(&kind).finish()
+        f.debug_tuple("Connection").field(&self.io).finish()
     }
 }

@@ -7,6 +7,7 @@ mod calls;
 mod cancelled;
 mod health;
 mod leases;
+mod roles;
 mod session;
 mod stopping;
 

@@ -11,7 +11,12 @@ use futures::{FutureExt, future::Either};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{Core, deadline::TimeLimit, session::Session};
-use crate::{clock::Clock, store::Store, telemetry::Call};
+use crate::{
+    clock::Clock,
+    security::{Access, Role},
+    store::Store,
+    telemetry::Call,
+};
 
 /// The service that callers use.
 pub struct Budgets<S>(Arc<Core<S>>);
@@ -35,11 +40,17 @@ impl<S: Store> Budgets<S> {
     where
         Received: TryFrom<Q, Error = InvalidMessage>,
     {
+        let access = Access::of(request.extensions());
         let judged = TimeLimit::of(request.metadata(), Clock::instant())
-            .and_then(|limit| Ok((Received::try_from(request.into_inner())?, limit)));
+            .and_then(|limit| Ok((Received::try_from(request.into_inner())?, limit)))
+            .map_err(Status::from)
+            .and_then(|(received, limit)| {
+                access.permit(Role::Reserve, received.dependency.as_str())?;
+                Ok((received, limit))
+            });
         let deciding = match judged {
             Ok((received, limit)) => Either::Left(self.0.decide(received, limit)),
-            Err(invalid) => Either::Right(ready(Err(invalid.into()))),
+            Err(status) => Either::Right(ready(Err(status))),
         };
         deciding.map(move |decided| {
             let answer = decided.and_then(|(decided, echo)| answer(decided, &echo));
@@ -70,7 +81,8 @@ impl<S: Store> pb::retry_budget_server::RetryBudget for Budgets<S> {
 
     async fn session(&self, request: Request<Streaming<pb::SessionRequest>>) -> Result<Response<Session<S>>, Status> {
         let limit = TimeLimit::of(request.metadata(), Clock::instant())?;
-        Ok(Response::new(Session::new(Arc::clone(&self.0), request.into_inner(), limit)))
+        let access = Access::of(request.extensions());
+        Ok(Response::new(Session::new(Arc::clone(&self.0), request.into_inner(), limit, access)))
     }
 }
 

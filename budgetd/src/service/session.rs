@@ -18,13 +18,19 @@ use futures::{Stream, StreamExt, stream::FuturesUnordered};
 use tonic::{Status, Streaming};
 
 use super::{Core, call_of, deadline::TimeLimit};
-use crate::{clock::Clock, store::Store, telemetry::Call};
+use crate::{
+    clock::Clock,
+    security::{Access, Role},
+    store::Store,
+    telemetry::Call,
+};
 
 /// The answers of one session.
 pub struct Session<S: Store> {
     core: Arc<Core<S>>,
     calls: Streaming<pb::SessionRequest>,
     limit: TimeLimit,
+    access: Access,
     unanswered: FuturesUnordered<Answer>,
     stopping: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// No further calls are read: why the stream ends once all are answered; none if the client said so.
@@ -36,21 +42,31 @@ type Answer = Pin<Box<dyn Future<Output = pb::SessionResponse> + Send>>;
 // === impl Session ===
 
 impl<S: Store> Session<S> {
-    pub(super) fn new(core: Arc<Core<S>>, calls: Streaming<pb::SessionRequest>, limit: TimeLimit) -> Self {
+    pub(super) fn new(
+        core: Arc<Core<S>>,
+        calls: Streaming<pb::SessionRequest>,
+        limit: TimeLimit,
+        access: Access,
+    ) -> Self {
         core.decisions.session_opened();
         let stopping = Box::pin(core.stop.begun());
-        Self { core, calls, limit, unanswered: FuturesUnordered::new(), stopping, ending: None }
+        Self { core, calls, limit, access, unanswered: FuturesUnordered::new(), stopping, ending: None }
     }
 
     /// The answer to a call: at once if the store answers at once, otherwise later.
-    fn begin(&self, request: pb::SessionRequest, cx: &mut Context<'_>) -> Result<pb::SessionResponse, Answer> {
+    fn begin(&mut self, request: pb::SessionRequest, cx: &mut Context<'_>) -> Result<pb::SessionResponse, Answer> {
         let limit = self.limit.on_stream(Clock::instant());
         let kind = kind(&request);
         let (correlation_id, received) = session_call(request);
-        let received = match received {
+        let permitted = received.map_err(Status::from).and_then(|received| {
+            // Each call by itself: who was let in may have lost a right, or a token its owner, since then.
+            self.access.renew()?;
+            self.access.permit(Role::Reserve, received.dependency.as_str())?;
+            Ok(received)
+        });
+        let received = match permitted {
             Ok(received) => received,
-            Err(invalid) => {
-                let status = Status::from(invalid);
+            Err(status) => {
                 self.core.decisions.failed(kind, status.code());
                 return Ok(session_response(correlation_id, Err(status)));
             }

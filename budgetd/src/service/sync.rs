@@ -16,6 +16,7 @@ use super::{Core, deadline::TimeLimit};
 use crate::{
     clock::Clock,
     policies::Resolved,
+    security::{Access, Role},
     store::Store,
     telemetry::{Call, syncs::Reported},
 };
@@ -29,6 +30,8 @@ impl<S: Store> Core<S> {
     /// Judges a message and has each of its asks decided, within its time.
     pub(super) async fn sync(&self, request: Request<pb::SyncRequest>) -> Result<pb::SyncResponse, Status> {
         let limit = TimeLimit::of(request.metadata(), Clock::instant())?;
+        let access = Access::of(request.extensions());
+        let access = &access;
         let asks = sync_asks(request.into_inner())?;
         let (in_progress, _entered) = self.decisions.enter();
         self.judge_load(in_progress)?;
@@ -36,7 +39,7 @@ impl<S: Store> Core<S> {
         let answers = stream::iter(asks)
             .map(|(dependency, ask)| async move {
                 let name = AskName::of(&ask);
-                match self.sync_one(&dependency, ask, deadline).await {
+                match self.sync_one(&dependency, ask, deadline, access).await {
                     Ok((answered, units)) => sync_answer(name, Ok(answered), &units),
                     Err(status) => {
                         self.decisions.failed(Call::Sync, status.code());
@@ -55,7 +58,9 @@ impl<S: Store> Core<S> {
         dependency: &DependencyId,
         ask: SyncAsk,
         deadline: std::time::Instant,
+        access: &Access,
     ) -> Result<(SyncAnswered, UnitNames), Status> {
+        access.permit(Role::Reserve, dependency.as_str())?;
         let (reported, holder) = (Reported::of(&ask), ask.holder.clone());
         let synced = self.store.sync(dependency, ask, deadline).await;
         let synced = synced.map_err(|error| self.failure(&error, dependency))?;

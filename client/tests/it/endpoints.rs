@@ -17,7 +17,7 @@ async fn endpoints_are_judged() {
         "127.0.0.1:7411",
         "http://127.0.0.1",
         "http://:7411",
-        "https://127.0.0.1:7411",
+        "https://127.0.0.1",
         "redis://127.0.0.1:7411",
         "http://user:secret@127.0.0.1:7411",
         "http://127.0.0.1:7411/path",
@@ -32,7 +32,10 @@ async fn endpoints_are_judged() {
     for endpoint in bad {
         let error = Client::new(endpoint).unwrap_err();
         assert!(matches!(&error, Error::Unsendable(invalid) if invalid.field() == "endpoint"), "{endpoint}: {error}");
-        assert!(error.to_string().ends_with("must look like http://host:port or unix:PATH"), "{error}");
+        assert!(
+            error.to_string().ends_with("must look like http://host:port, https://host:port or unix:PATH"),
+            "{error}"
+        );
         assert!(!error.to_string().contains("secret"), "{error}");
     }
 }

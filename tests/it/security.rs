@@ -1,0 +1,6 @@
+//! TLS, client certificates and tokens, on daemons as they are started.
+
+mod ground;
+mod identities;
+mod reload;
+mod silent;
