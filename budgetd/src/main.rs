@@ -21,6 +21,7 @@ struct Arguments {
 }
 
 #[derive(clap::Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one in a process")]
 enum Command {
     /// Serves until SIGTERM or SIGINT. The default
     Serve(ServeArgs),

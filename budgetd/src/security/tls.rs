@@ -122,9 +122,12 @@ impl Keys {
                     builder.with_client_cert_verifier(verifier)
                 }
             };
-            let mut config = builder.with_single_cert(chain.clone(), key.clone_key()).map_err(|error| match error {
-                rustls::Error::InconsistentKeys(_) => ("tls-key", "does not belong to the certificate".to_owned()),
-                error => ("tls-cert", error.to_string()),
+            let mut config = builder.with_single_cert(chain.clone(), key.clone_key()).map_err(|error| {
+                if matches!(error, rustls::Error::InconsistentKeys(_)) {
+                    ("tls-key", "does not belong to the certificate".to_owned())
+                } else {
+                    ("tls-cert", error.to_string())
+                }
             })?;
             config.alpn_protocols = vec![protocol.to_vec()];
             config.session_storage = Arc::new(NoServerSessionStorage {});

@@ -120,7 +120,9 @@ impl AsyncWrite for Io {
         match self.get_mut() {
             // Nothing was written yet.
             Self::Handshake(_) => Poll::Ready(Ok(())),
-            other => whichever!(other, stream => Pin::new(stream).poll_flush(cx)),
+            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
@@ -128,7 +130,9 @@ impl AsyncWrite for Io {
         match self.get_mut() {
             // What is dropped is closed.
             Self::Handshake(_) => Poll::Ready(Ok(())),
-            other => whichever!(other, stream => Pin::new(stream).poll_shutdown(cx)),
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

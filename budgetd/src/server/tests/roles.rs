@@ -99,11 +99,11 @@ impl Guarded {
                     asks: vec![ask],
                 };
                 let answers = budgets.sync(with(token, message)).await?.into_inner().answers;
-                match answers.into_iter().next().unwrap().answer.unwrap() {
-                    pb::sync_answer::Answer::Failure(failed) => {
-                        Err(Status::new(Code::from(failed.code), failed.message))
-                    }
-                    _ => Ok(()),
+                let answer = answers.into_iter().next().unwrap().answer.unwrap();
+                if let pb::sync_answer::Answer::Failure(failed) = answer {
+                    Err(Status::new(Code::from(failed.code), failed.message))
+                } else {
+                    Ok(())
                 }
             }
             "GetPolicy" => {
@@ -178,9 +178,10 @@ impl Guarded {
 }
 
 fn refused_within(response: pb::SessionResponse) -> Result<(), Status> {
-    match response.answer.unwrap() {
-        pb::session_response::Answer::Failure(failed) => Err(Status::new(Code::from(failed.code), failed.message)),
-        _ => Ok(()),
+    if let pb::session_response::Answer::Failure(failed) = response.answer.unwrap() {
+        Err(Status::new(Code::from(failed.code), failed.message))
+    } else {
+        Ok(())
     }
 }
 
@@ -263,9 +264,9 @@ async fn each_ask_of_a_sync_and_each_call_of_a_session_is_judged_by_itself() {
     let message = pb::SyncRequest { holder_id: "h".into(), incarnation: vec![1; 16], weight: None, asks };
     let answers = guarded.budgets.clone().sync(with("reserve-pay", message)).await.unwrap().into_inner().answers;
     let codes: Vec<_> = (answers.iter())
-        .map(|answer| match answer.answer.as_ref().unwrap() {
-            pb::sync_answer::Answer::Failure(failed) => Code::from(failed.code),
-            _ => Code::Ok,
+        .map(|answer| {
+            let pb::sync_answer::Answer::Failure(failed) = answer.answer.as_ref().unwrap() else { return Code::Ok };
+            Code::from(failed.code)
         })
         .collect();
     // What the policy says of leases is not asked here.
