@@ -115,6 +115,13 @@ impl Clock {
         *ID
     }
 
+    /// When something happened, for people: the machine's wall clock, whatever ledgers live by.
+    #[must_use]
+    #[expect(clippy::disallowed_methods, reason = "the one place")]
+    pub fn wall() -> SystemTime {
+        SystemTime::now()
+    }
+
     /// For deadlines on this machine.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "the one place")]

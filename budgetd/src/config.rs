@@ -3,6 +3,7 @@
 //! [`ServeArgs`] is what was written where; [`Config`] is judged and complete. A store's URL may carry a password: it is
 //! parsed only here, never by clap or serde, whose errors would show it, and [`Secret`] keeps it out of logs.
 
+mod exporting;
 mod listen;
 mod secured;
 mod settings;
@@ -22,6 +23,7 @@ use budget_client::Credentials;
 
 use crate::security::SecurityFiles;
 
+pub use exporting::Otlp;
 pub use listen::Listen;
 pub use settings::{Secret, ServeArgs, Settings, Span};
 pub use timing::{LeaseTiming, TimingSettings};
@@ -60,6 +62,8 @@ pub struct Config {
     pub timing: LeaseTiming,
     /// How long calls may take to finish once the daemon shall end.
     pub shutdown_timeout: Duration,
+    /// Where metrics and spans are sent; none: nowhere.
+    pub otlp: Option<Otlp>,
     /// Form of the log.
     pub log_format: LogFormat,
     /// What is logged, in the syntax of `tracing_subscriber::EnvFilter`.
@@ -208,6 +212,7 @@ impl Config {
         let store = judge_store(&settings)?;
         let security = secured::judge_files(&settings)?;
         let upstream = secured::judge_upstream(&settings, &store)?;
+        let otlp = exporting::judge(&settings)?;
         let listen = settings.listen.unwrap_or_default();
         let http = settings.http.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 7412)));
         let insecure = settings.insecure.unwrap_or(false);
@@ -238,6 +243,7 @@ impl Config {
             ready_file: settings.ready_file,
             limits,
             timing: settings.timing.unwrap_or_default().judge()?,
+            otlp,
             log_format: settings.log_format.unwrap_or_default(),
             log_level: settings.log_level.unwrap_or_else(|| "info".to_owned()),
         })
@@ -260,6 +266,7 @@ impl Default for Config {
             limits: ServerLimits::default(),
             timing: LeaseTiming::default(),
             shutdown_timeout: Duration::from_secs(10),
+            otlp: None,
             log_format: LogFormat::Auto,
             log_level: "info".to_owned(),
         }

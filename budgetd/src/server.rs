@@ -164,7 +164,11 @@ impl Server {
             grpc: grpc.address().map_err(failed(&config.listen))?,
             http: http.local_addr().map_err(failed(&config.http))?,
         };
-        let telemetry = Arc::new(Telemetry::new()?);
+        let telemetry = match &config.otlp {
+            Some(otlp) => Telemetry::sending(otlp)?,
+            None => Telemetry::new()?,
+        };
+        let telemetry = Arc::new(telemetry);
         Ok(Self { config, clock: Clock::system(), telemetry, security, grpc, http, addresses })
     }
 
@@ -289,6 +293,7 @@ impl Server {
             stop: stop.clone(),
             complaints: Complaints::default(),
             sight: Arc::default(),
+            traces: Arc::clone(&telemetry.traces),
         });
         background::spawn(&core, config.policy.clone(), &telemetry, &mut tasks);
 
@@ -307,7 +312,7 @@ impl Server {
         let http_door = Door::new(Listening::Tcp(http), http_rules).with_tls(security.tls(), Port::Http);
         let http_connections = http_door.connections();
         let http_stop = Stop::new();
-        let answers = Http::new(telemetry, store_kind.name, stop.clone(), Arc::clone(security.guard()));
+        let answers = Http::new(Arc::clone(&telemetry), store_kind.name, stop.clone(), Arc::clone(security.guard()));
         let routes = http::router(answers.with_policies(Arc::clone(&core.policies)));
         let routes = routes.into_make_service_with_connect_info::<Asker>();
         let http = axum::serve(http_door, routes).with_graceful_shutdown(http_stop.begun());
@@ -338,6 +343,7 @@ impl Server {
         }
         http_stop.begin();
         end_http(&http_connections).await;
+        telemetry.end().await;
         tracing::info!("ended");
         Ok(())
     }

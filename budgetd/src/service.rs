@@ -36,8 +36,9 @@ use crate::{
     shutdown::Stop,
     store::{Answered, Store, StoreError, fallback::Sharers},
     telemetry::{
-        Call, Decisions, StoreHealth,
+        Call, Decisions, StoreHealth, Traces,
         decisions::{Asked, Gauge},
+        traces::Parent,
     },
 };
 use deadline::TimeLimit;
@@ -74,6 +75,8 @@ pub struct Core<S> {
     pub complaints: Complaints,
     /// What operators look at.
     pub sight: Arc<Sight>,
+    /// Makes spans of calls.
+    pub traces: Arc<Traces>,
 }
 
 /// When something was complained about last.
@@ -109,18 +112,30 @@ impl<S: Store> Core<S> {
         &self,
         received: Received,
         limit: TimeLimit,
+        parent: &Parent,
     ) -> impl Future<Output = Result<(Decided, Echo), Status>> + use<'_, S> {
+        let recording = self.traces.begin(parent, &received);
         let Received { dependency, mut step, echo } = received;
         let (deadline, entered) = match self.enter(&mut step, limit) {
             Ok(entered) => entered,
-            Err(status) => return Either::Left(ready(Err(status))),
+            Err(status) => {
+                if let Some(recording) = recording {
+                    recording.end(Err(&status));
+                }
+                return Either::Left(ready(Err(status)));
+            }
         };
         let asked = Asked::of(&step);
         let tried = self.sight.trials.is_any().then(|| Box::new(step.clone()));
         Either::Right(async move {
             let answered = self.store.step_labelled(&dependency, step, deadline).await;
             drop(entered);
-            let (answered, label) = answered.map_err(|error| self.failure(&error, &dependency))?;
+            let answered = answered.map_err(|error| self.failure(&error, &dependency));
+            if let Some(recording) = recording {
+                let told = answered.as_ref().map(|(own, _)| (&own.answer, mode(own), own.version));
+                recording.end(told);
+            }
+            let (answered, label) = answered?;
             if let Some(step) = tried {
                 self.sight.trials.observe(&dependency, &step, &answered, self.clock.monotonic_ms());
             }

@@ -19,4 +19,5 @@ mod redis_store;
 mod redis_world;
 mod replicas;
 mod security;
+mod telemetry;
 mod tidy;

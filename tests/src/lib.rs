@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 pub mod certificates;
+pub mod collector;
 pub mod daemon;
 pub mod eventually;
 pub mod ports;

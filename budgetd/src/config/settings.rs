@@ -1,8 +1,9 @@
 //! Settings as they are written, each optional: the same fields on the command line, in the environment and in a file.
 
-use std::{convert::Infallible, fmt, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{convert::Infallible, ffi::OsStr, fmt, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use budget::units::{format_duration_ms, parse_duration_ms};
+use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use super::{Listen, LogFormat, TimingSettings};
 
@@ -89,6 +90,23 @@ pub struct Settings {
     /// Is written once the daemon serves, as JSON: {"grpc":"127.0.0.1:7411","http":"127.0.0.1:7412"}
     #[arg(long, env = "BUDGETD_READY_FILE", value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
+    /// Send metrics and traces to this OpenTelemetry collector, by OTLP over gRPC, such as http://127.0.0.1:4317 [default: no
+    /// collector; /metrics is there in any case]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    pub otlp_endpoint: Option<String>,
+    /// Who signs the certificate of a collector at https://, in PEM
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_CERTIFICATE", value_name = "FILE", value_parser = OsStringValueParser::new().map(PathBuf::from))]
+    pub otlp_ca: Option<PathBuf>,
+    /// What this daemon is called in metrics and traces that are sent [default: budgetd]
+    #[arg(long, env = "OTEL_SERVICE_NAME", value_name = "NAME")]
+    pub service_name: Option<String>,
+    /// The share of calls, 0 to 1, for which a trace is begun. Of callers that are traced (W3C traceparent) exactly those
+    /// calls are that they have sampled [default: 0.01]
+    #[arg(long, env = "BUDGETD_TRACE_SAMPLE", value_name = "SHARE")]
+    pub trace_sample: Option<f64>,
+    /// Metrics are sent this often [default: 60s]
+    #[arg(long, env = "BUDGETD_OTLP_INTERVAL", value_name = "DURATION")]
+    pub otlp_interval: Option<Span>,
     /// Form of the log; auto: text on a terminal, JSON otherwise [default: auto]
     #[arg(long, env = "BUDGETD_LOG_FORMAT", value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
@@ -122,6 +140,11 @@ pub struct Settings {
     /// Time limits of leases: in a settings file only.
     #[arg(skip)]
     pub timing: Option<Box<TimingSettings>>,
+}
+
+/// In the environment variables of OpenTelemetry, empty means not set.
+pub(super) fn given<T: AsRef<OsStr>>(value: Option<T>) -> Option<T> {
+    value.filter(|value| !value.as_ref().is_empty())
 }
 
 /// A text that may hold a password. Only [`Secret::reveal`] shows it.
@@ -170,6 +193,11 @@ impl Settings {
             no_leases_out: self.no_leases_out.or(other.no_leases_out),
             policy: self.policy.or(other.policy),
             ready_file: self.ready_file.or(other.ready_file),
+            otlp_endpoint: given(self.otlp_endpoint).or_else(|| given(other.otlp_endpoint)),
+            otlp_ca: given(self.otlp_ca).or_else(|| given(other.otlp_ca)),
+            service_name: given(self.service_name).or_else(|| given(other.service_name)),
+            trace_sample: self.trace_sample.or(other.trace_sample),
+            otlp_interval: self.otlp_interval.or(other.otlp_interval),
             log_format: self.log_format.or(other.log_format),
             log_level: self.log_level.or(other.log_level),
             call_timeout: self.call_timeout.or(other.call_timeout),

@@ -58,6 +58,9 @@ pub(super) fn spawn<S: Store>(
     let policies = Arc::clone(&core.policies);
     let stale = move || policies.last_error().is_some().into();
     telemetry.gauge("budgetd_policy_error", "Whether the policies in force are not those written last.", stale);
+    let policies = Arc::clone(&core.policies);
+    let switches = move || u64::try_from(policies.snapshot().switches().len()).unwrap_or(0);
+    telemetry.gauge("budgetd_retries_off", "Kill switches thrown: dependencies, patterns, or everywhere.", switches);
     register_files(&core.policies, telemetry);
 }
 
@@ -168,11 +171,14 @@ async fn look<S: Store>(core: &Core<S>, ledgers: &Ledgers) {
     let snapshot = core.policies.snapshot();
     let names = snapshot.set().rules().filter(|(name, _)| ***name != *DEFAULTS);
     let names: Vec<_> = names.filter_map(|(name, _)| DependencyId::new(name).ok()).take(WATCHED_MAX).collect();
-    let mut views = Vec::new();
+    let (mut looked_at, mut views) = (Vec::new(), Vec::new());
     for name in names {
         let Ok(view) = core.store.view(&name, Clock::instant() + core.limits.call_timeout).await else { break };
-        views.extend(view.map(|view| (name, view)));
+        views.extend(view.clone().map(|view| (name.clone(), view)));
+        if let Ok(resolved) = snapshot.resolve(&name) {
+            looked_at.push((name, Arc::clone(&resolved.policy), view));
+        }
     }
     core.sight.remember(&core.decisions, &views, core.clock.monotonic_ms());
-    ledgers.show(views);
+    ledgers.show(looked_at);
 }

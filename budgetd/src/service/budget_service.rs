@@ -41,6 +41,7 @@ impl<S: Store> Budgets<S> {
         Received: TryFrom<Q, Error = InvalidMessage>,
     {
         let access = Access::of(request.extensions());
+        let parent = self.0.traces.parent(request.metadata());
         let judged = TimeLimit::of(request.metadata(), Clock::instant())
             .and_then(|limit| Ok((Received::try_from(request.into_inner())?, limit)))
             .map_err(Status::from)
@@ -49,7 +50,7 @@ impl<S: Store> Budgets<S> {
                 Ok((received, limit))
             });
         let deciding = match judged {
-            Ok((received, limit)) => Either::Left(self.0.decide(received, limit)),
+            Ok((received, limit)) => Either::Left(self.0.decide(received, limit, &parent)),
             Err(status) => Either::Right(ready(Err(status))),
         };
         deciding.map(move |decided| {
@@ -116,6 +117,7 @@ mod tests {
             stop: Stop::new(),
             complaints: Complaints::default(),
             sight: Arc::default(),
+            traces: Arc::default(),
         };
         let budgets = Budgets::new(Arc::new(core));
         let sizes = [

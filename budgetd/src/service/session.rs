@@ -22,7 +22,7 @@ use crate::{
     clock::Clock,
     security::{Access, Role},
     store::Store,
-    telemetry::Call,
+    telemetry::{Call, traces::Parent},
 };
 
 /// The answers of one session.
@@ -91,7 +91,9 @@ async fn answer<S: Store>(
     limit: TimeLimit,
 ) -> pb::SessionResponse {
     let call = call_of(&received.step);
-    let answer = core.decide(received, limit).await.and_then(|(decided, echo)| decided.session(&echo));
+    // What the headers of a stream say holds for the stream, not for each of its calls.
+    let deciding = core.decide(received, limit, &Parent::default());
+    let answer = deciding.await.and_then(|(decided, echo)| decided.session(&echo));
     session_response(correlation_id, answer.inspect_err(core.failed(call)))
 }
 

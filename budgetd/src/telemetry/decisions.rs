@@ -3,18 +3,20 @@
 //! Every label has a block of counters at a fixed position, so a call adds to an array. Which labels there are is fixed
 //! by the policies: the table of blocks is made anew when these change, and takes the blocks of labels that stay along.
 
+mod instruments;
+
 use std::sync::{
     Arc, OnceLock, PoisonError, RwLock,
     atomic::{AtomicI64, AtomicU64, Ordering},
 };
 
 use budget::{
-    decision::{Answer, DenyReason, ExtendResult, Outcome, Priority, ReleaseResult, Step, Use},
+    decision::{Answer, DenyReason, ExtendResult, Outcome, Priority, ReleaseResult, Step, TerminalState, Use},
     ids::PolicyVersion,
     lease::SyncAnswer,
 };
 use budget_proto::convert::Mode;
-use opentelemetry::{KeyValue, StringValue, metrics::Meter};
+use opentelemetry::StringValue;
 use tonic::Code;
 
 use super::{
@@ -24,10 +26,13 @@ use super::{
 };
 use crate::{policies::Snapshot, store::LabelAt};
 
+pub(super) use instruments::register;
+
 pub(super) const DECISIONS: &str = "budgetd_decisions";
 pub(super) const MODES: &str = "budgetd_answers";
 pub(super) const RELEASES: &str = "budgetd_releases";
 pub(super) const EXTENDS: &str = "budgetd_extends";
+pub(super) const OPERATIONS: &str = "budgetd_operations";
 
 /// Labels with a block of their own; those of later rules fold into `other`.
 const LABELS_MAX: usize = 1_000;
@@ -95,6 +100,7 @@ pub(super) struct Block {
     modes: [AtomicU64; Mode::ALL.len()],
     releases: [AtomicU64; RELEASE_CELLS],
     extends: [AtomicU64; EXTEND_RESULTS.len()],
+    operations: [AtomicU64; TerminalState::ALL.len()],
     pub(super) syncs: SyncBlock,
 }
 
@@ -102,7 +108,8 @@ pub(super) struct Block {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Cell {
     Decision(usize),
-    Release(usize),
+    /// And the end of an operation.
+    Release(usize, Option<TerminalState>),
     Extend(usize),
     /// The caller's mistake; counted as a failure.
     None,
@@ -110,7 +117,7 @@ pub(crate) enum Cell {
 
 /// What has to be remembered of a step to count its answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked(usize);
+pub(crate) struct Asked(usize, Option<TerminalState>);
 
 /// Counts something as going on until it is dropped.
 #[derive(Debug)]
@@ -123,16 +130,16 @@ impl Asked {
         match step {
             Step::Reserve(ask) => {
                 let kind = usize::from(ask.attempt.is_retry());
-                Self((kind * Priority::ALL.len() + ask.priority.index()) * VERDICTS)
+                Self((kind * Priority::ALL.len() + ask.priority.index()) * VERDICTS, None)
             }
             Step::Release(release) => {
-                let used = match &release.used {
-                    Use::NotSent => 0,
-                    Use::Sent(sent) => 1 + sent.outcome.index(),
+                let (used, terminal) = match &release.used {
+                    Use::NotSent => (0, None),
+                    Use::Sent(sent) => (1 + sent.outcome.index(), sent.terminal),
                 };
-                Self(used * ReleaseResult::ALL.len())
+                Self(used * ReleaseResult::ALL.len(), terminal)
             }
-            Step::Extend(_) => Self(0),
+            Step::Extend(_) => Self(0, None),
         }
     }
 
@@ -147,7 +154,11 @@ impl Asked {
                     },
             ),
             Answer::Denied(denied) => Cell::Decision(self.0 + 2 + denied.reason.index()),
-            Answer::Released(result) => Cell::Release(self.0 + result.index()),
+            Answer::Released(result) => {
+                // Told again, it ends nothing again.
+                let ended = self.1.filter(|_| *result == ReleaseResult::Applied);
+                Cell::Release(self.0 + result.index(), ended)
+            }
             Answer::Extended(result) => Cell::Extend(match result {
                 ExtendResult::Extended(_) => 0,
                 ExtendResult::AlreadyReleased => 1,
@@ -181,6 +192,7 @@ impl Block {
             modes: std::array::from_fn(zero),
             releases: std::array::from_fn(zero),
             extends: std::array::from_fn(zero),
+            operations: std::array::from_fn(zero),
             syncs: SyncBlock::new(),
         })
     }
@@ -208,7 +220,10 @@ impl Block {
                 bump(self.modes.get(mode as usize - 1));
                 self.decisions.get(at)
             }
-            Cell::Release(at) => self.releases.get(at),
+            Cell::Release(at, ended) => {
+                bump(ended.and_then(|state| self.operations.get(state.index())));
+                self.releases.get(at)
+            }
             Cell::Extend(at) => self.extends.get(at),
             Cell::None => None,
         };
@@ -358,128 +373,4 @@ impl Drop for Gauge<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-pub(super) fn register(decisions: &Arc<Decisions>, meter: &Meter) {
-    let all = Arc::clone(decisions);
-    meter
-        .u64_observable_counter(DECISIONS)
-        .with_description(
-            "Answers to Reserve, by dependency as configured, kind of attempt, priority, decision, reason.",
-        )
-        .with_callback(move |observer| {
-            all.each(
-                |block| &block.decisions,
-                |count, dependency, at| {
-                    let (decision, reason) = verdict(at % VERDICTS);
-                    let priority = Priority::ALL.get(at / VERDICTS % Priority::ALL.len()).map_or("", |p| p.name());
-                    let kind = KINDS.get(at / VERDICTS / Priority::ALL.len()).copied().unwrap_or("");
-                    observer.observe(
-                        count,
-                        &[
-                            KeyValue::new("decision", decision),
-                            KeyValue::new("dependency", dependency.clone()),
-                            KeyValue::new("kind", kind),
-                            KeyValue::new("priority", priority),
-                            KeyValue::new("reason", reason),
-                        ],
-                    );
-                },
-            );
-        })
-        .build();
-    let all = Arc::clone(decisions);
-    meter
-        .u64_observable_counter(MODES)
-        .with_description("Answers to Reserve, by dependency as configured and by how they were come by.")
-        .with_callback(move |observer| {
-            all.each(
-                |block| &block.modes,
-                |count, dependency, at| {
-                    let mode = Mode::ALL.get(at).map_or("", |mode| mode.name());
-                    let dependency = KeyValue::new("dependency", dependency.clone());
-                    observer.observe(count, &[dependency, KeyValue::new("mode", mode)]);
-                },
-            );
-        })
-        .build();
-    let all = Arc::clone(decisions);
-    meter
-        .u64_observable_counter(RELEASES)
-        .with_description("Answers to Release, by dependency as configured, outcome reported, and result.")
-        .with_callback(move |observer| {
-            all.each(
-                |block| &block.releases,
-                |count, dependency, at| {
-                    let used = at / ReleaseResult::ALL.len();
-                    let sent = used.checked_sub(1).and_then(|outcome| Outcome::ALL.get(outcome));
-                    let result =
-                        ReleaseResult::ALL.get(at % ReleaseResult::ALL.len()).map_or("", |result| result.name());
-                    observer.observe(
-                        count,
-                        &[
-                            KeyValue::new("dependency", dependency.clone()),
-                            KeyValue::new("outcome", sent.map_or("not_sent", |outcome| outcome.name())),
-                            KeyValue::new("result", result),
-                        ],
-                    );
-                },
-            );
-        })
-        .build();
-    let all = Arc::clone(decisions);
-    meter
-        .u64_observable_counter(EXTENDS)
-        .with_description("Answers to Extend, by dependency as configured and result.")
-        .with_callback(move |observer| {
-            all.each(
-                |block| &block.extends,
-                |count, dependency, at| {
-                    let result = EXTEND_RESULTS.get(at).copied().unwrap_or("");
-                    let dependency = KeyValue::new("dependency", dependency.clone());
-                    observer.observe(count, &[dependency, KeyValue::new("result", result)]);
-                },
-            );
-        })
-        .build();
-    register_failures(decisions, meter);
-    register_gauges(decisions, meter);
-}
-
-fn register_gauges(decisions: &Arc<Decisions>, meter: &Meter) {
-    type Read = fn(&Decisions) -> &AtomicI64;
-    let gauges: [(&str, &str, Read); 2] = [
-        ("budgetd_calls_in_progress", "Calls that wait for the store.", |all| &all.in_progress),
-        ("budgetd_sessions", "Open Session streams.", |all| &all.sessions),
-    ];
-    for (name, description, gauge) in gauges {
-        let all = Arc::clone(decisions);
-        meter
-            .i64_observable_gauge(name)
-            .with_description(description)
-            .with_callback(move |observer| observer.observe(gauge(&all).load(Ordering::Relaxed), &[]))
-            .build();
-    }
-}
-
-fn register_failures(decisions: &Arc<Decisions>, meter: &Meter) {
-    let all = Arc::clone(decisions);
-    meter
-        .u64_observable_counter("budgetd_failures")
-        .with_description("Calls that failed, by call and gRPC status code.")
-        .with_callback(move |observer| {
-            for ((_, call), codes) in CALLS.iter().zip(&all.failures) {
-                for (code, count) in codes.iter().enumerate() {
-                    let count = count.load(Ordering::Relaxed);
-                    if count > 0 {
-                        let code = i32::try_from(code).map_or(Code::Unknown, Code::from_i32);
-                        observer.observe(
-                            count,
-                            &[KeyValue::new("call", *call), KeyValue::new("code", format!("{code:?}"))],
-                        );
-                    }
-                }
-            }
-        })
-        .build();
 }

@@ -3,20 +3,39 @@
 //! Looking costs a round trip per ledger where the store is elsewhere, so it happens beside the calls, for a bounded
 //! number of names, and what is shown may be some seconds old.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use budget::{
-    ids::DependencyId,
-    ledger::{Lending, View},
+    ids::{DependencyId, UnitId},
+    ledger::{Counters, Lending, View},
+    policy::Policy,
 };
 use opentelemetry::{KeyValue, metrics::Meter};
 
 /// Names that are looked at.
 pub const WATCHED_MAX: usize = 500;
 
+pub(super) const COST_BALANCE: &str = "budgetd_cost_balance_tokens";
+
 /// The latest look.
 #[derive(Debug, Default)]
-pub struct Ledgers(Mutex<Vec<(DependencyId, View)>>);
+pub struct Ledgers(Mutex<Vec<Seen>>);
+
+/// One ledger.
+#[derive(Debug)]
+struct Seen {
+    name: DependencyId,
+    policy: Arc<Policy>,
+    /// None: it has no state.
+    view: Option<View>,
+    /// The last that were seen.
+    counters: Counters,
+    /// Times that they fell: its state was lost, or went back.
+    resets: u64,
+}
 
 /// What is shown of a ledger, and whether it only ever rises.
 type Shown = (&'static str, &'static str, bool, fn(&View) -> Option<i64>);
@@ -94,18 +113,35 @@ const fn whole_tokens(micros: i64) -> i64 {
 // === impl Ledgers ===
 
 impl Ledgers {
-    /// Replaces the latest look.
-    pub fn show(&self, mut views: Vec<(DependencyId, View)>) {
-        views.truncate(WATCHED_MAX);
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = views;
+    /// Replaces the latest look by this one.
+    pub(crate) fn show(&self, looked_at: Vec<(DependencyId, Arc<Policy>, Option<View>)>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before: HashMap<DependencyId, Seen> = all.drain(..).map(|seen| (seen.name.clone(), seen)).collect();
+        *all = looked_at
+            .into_iter()
+            .take(WATCHED_MAX)
+            .map(|(name, policy, view)| {
+                let (last, resets) =
+                    before.remove(&name).map_or_else(Default::default, |seen| (seen.counters, seen.resets));
+                let counters = view.as_ref().map_or(last, |view| view.counters);
+                let fell = last.to_list().iter().zip(counters.to_list()).any(|(last, now)| now < *last);
+                Seen { name, policy, view, counters, resets: resets + u64::from(fell) }
+            })
+            .collect();
     }
 
-    fn each(&self, value: fn(&View) -> Option<i64>, mut observe: impl FnMut(i64, &[KeyValue])) {
-        for (name, view) in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            if let Some(value) = value(view) {
-                observe(value, &[KeyValue::new("dependency", name.as_str().to_owned())]);
-            }
+    fn each(&self, mut see: impl FnMut(&Seen, KeyValue)) {
+        for seen in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            see(seen, KeyValue::new("dependency", seen.name.as_str().to_owned()));
         }
+    }
+
+    fn each_value(&self, value: fn(&View) -> Option<i64>, mut observe: impl FnMut(i64, &[KeyValue])) {
+        self.each(|seen, dependency| {
+            if let Some(value) = seen.view.as_ref().and_then(value) {
+                observe(value, &[dependency]);
+            }
+        });
     }
 }
 
@@ -117,7 +153,7 @@ pub(super) fn register(ledgers: &Arc<Ledgers>, meter: &Meter) {
                 .u64_observable_counter(name)
                 .with_description(description)
                 .with_callback(move |observer| {
-                    ledgers.each(value, |value, labels| {
+                    ledgers.each_value(value, |value, labels| {
                         observer.observe(u64::try_from(value).unwrap_or(0), labels);
                     });
                 })
@@ -127,9 +163,38 @@ pub(super) fn register(ledgers: &Arc<Ledgers>, meter: &Meter) {
                 .i64_observable_gauge(name)
                 .with_description(description)
                 .with_callback(move |observer| {
-                    ledgers.each(value, |value, labels| observer.observe(value, labels));
+                    ledgers.each_value(value, |value, labels| observer.observe(value, labels));
                 })
                 .build();
         }
     }
+    let all = Arc::clone(ledgers);
+    meter
+        .u64_observable_counter("budgetd_ledger_resets")
+        .with_description(
+            "Times a ledger was seen with less behind it than before: its state was lost or is an older one.",
+        )
+        .with_callback(move |observer| all.each(|seen, dependency| observer.observe(seen.resets, &[dependency])))
+        .build();
+    let all = Arc::clone(ledgers);
+    meter
+        .i64_observable_gauge(COST_BALANCE)
+        .with_description("Tokens of a cost unit that are left, fleet-wide, rounded down; below 0: owed.")
+        .with_callback(move |observer| {
+            all.each(|seen, dependency| {
+                for unit in &seen.policy.spec().units {
+                    let name = unit.name.as_str();
+                    let balance = UnitId::of(name).ok().and_then(|id| balance_of(seen.view.as_ref()?, id));
+                    if let Some(micros) = balance {
+                        let labels = [dependency.clone(), KeyValue::new("unit", name.to_owned())];
+                        observer.observe(whole_tokens(micros), &labels);
+                    }
+                }
+            });
+        })
+        .build();
+}
+
+fn balance_of(view: &View, unit: UnitId) -> Option<i64> {
+    view.units.iter().find(|(id, _)| *id == unit).map(|(_, micros)| *micros)
 }
