@@ -88,11 +88,14 @@ struct Running {
 }
 
 /// What is running; dropped in this order.
+#[derive(Default)]
 struct Servers {
     echo: Option<Running>,
     memory: Option<Running>,
     redis: Option<Running>,
     leased: Option<Running>,
+    sending: Option<Running>,
+    collector: Option<ServerProcess>,
     peers: Vec<Running>,
     redis_server: Option<RedisServer>,
 }
@@ -247,8 +250,7 @@ impl Servers {
         policy_file: &Path,
     ) -> Result<Self, Error> {
         let needs = |server| wanted.iter().any(|comparison| comparison.uses(server));
-        let mut servers =
-            Self { echo: None, memory: None, redis: None, leased: None, peers: Vec::new(), redis_server: None };
+        let mut servers = Self::default();
         if needs(Server::Echo) {
             let process = ServerProcess::start("echo", ["serve-echo"], scratch).await?;
             servers.echo = Some(Running::connect(process, options).await?);
@@ -256,6 +258,12 @@ impl Servers {
         if needs(Server::Memory) {
             let process = ServerProcess::start_daemon("memory", "memory", policy_file, scratch).await?;
             servers.memory = Some(Running::connect(process, options).await?);
+        }
+        if needs(Server::Sending) {
+            let collector = ServerProcess::start("collector", ["serve-collector"], scratch).await?;
+            let process = ServerProcess::start_sending("sending", collector.address(), policy_file, scratch).await?;
+            servers.sending = Some(Running::connect(process, options).await?);
+            servers.collector = Some(collector);
         }
         if needs(Server::Redis) || needs(Server::Leased) {
             let redis_server = RedisServer::start(&options.redis_server, scratch, "bench-redis").await?;
@@ -278,10 +286,9 @@ impl Servers {
 
     /// Ends those that are ours.
     async fn end(self) -> Result<(), Error> {
-        for running in [self.echo, self.memory, self.redis, self.leased].into_iter().flatten() {
-            if let Some(process) = running.process {
-                process.end().await?;
-            }
+        let ours = [self.echo, self.memory, self.redis, self.leased, self.sending].into_iter().flatten();
+        for process in ours.filter_map(|running| running.process).chain(self.collector) {
+            process.end().await?;
         }
         match self.redis_server {
             Some(server) => server.end().await,
@@ -295,6 +302,7 @@ impl Servers {
             Server::Memory => (self.memory.as_mut(), None),
             Server::Redis => (self.redis.as_mut(), self.redis_server.as_mut()),
             Server::Leased => (self.leased.as_mut(), self.redis_server.as_mut()),
+            Server::Sending => (self.sending.as_mut(), None),
             Server::Peer(number) => (self.peers.get_mut(number), None),
         };
         let Running { process, driver } = running.ok_or("a server is driven that was not started")?;

@@ -17,6 +17,8 @@ pub(crate) enum Server {
     Redis,
     /// Redis, with leases that the daemon holds on it.
     Leased,
+    /// Memory, with metrics and traces sent to a collector.
+    Sending,
     /// The peer with this number on the command line.
     Peer(usize),
 }
@@ -51,7 +53,7 @@ pub(crate) struct Goals {
 const NO_GOALS: Goals = Goals { ratio_min: None, p99_ratio_max: None, script_calls_per_1000_max: None };
 
 /// Everything the benchmark can compare.
-pub(crate) static COMPARISONS: [Comparison; 13] = [
+pub(crate) static COMPARISONS: [Comparison; 14] = [
     // The echo server with itself: shows how far this machine's noise moves a ratio of 1.
     to_echo("echo", one(Server::Echo), NO_GOALS),
     to_echo("memory_hot", one(Server::Memory), Goals { ratio_min: Some(0.90), p99_ratio_max: Some(2.5), ..NO_GOALS }),
@@ -78,6 +80,12 @@ pub(crate) static COMPARISONS: [Comparison; 13] = [
         subject: session(one(Server::Memory)),
         baseline: one(Server::Memory),
         goals: Goals { ratio_min: Some(3.0), ..NO_GOALS },
+    },
+    Comparison {
+        name: Cow::Borrowed("telemetry"),
+        subject: one(Server::Sending),
+        baseline: one(Server::Memory),
+        goals: Goals { ratio_min: Some(0.93), ..NO_GOALS },
     },
 ];
 
@@ -116,7 +124,7 @@ impl Load {
     /// A first start is in quarantine for its curve and a margin, and then it takes some renewals until a share fits.
     pub(crate) const fn warm_up_min(self) -> Duration {
         match self.server {
-            Server::Echo | Server::Memory | Server::Redis | Server::Peer(_) => Duration::ZERO,
+            Server::Echo | Server::Memory | Server::Redis | Server::Sending | Server::Peer(_) => Duration::ZERO,
             Server::Leased => Duration::from_secs(30),
         }
     }
@@ -147,7 +155,7 @@ mod tests {
             assert!(!comparison.name.starts_with("peer_"), "{} may be a peer's", comparison.name);
             let (subject, baseline) = (comparison.subject, comparison.baseline);
             assert_eq!((subject.family, subject.dependencies), (baseline.family, baseline.dependencies));
-            assert_eq!(subject.shape == baseline.shape, comparison.is_to_echo(), "{}", comparison.name);
+            assert_eq!(subject.shape == baseline.shape, comparison.name != "session", "{}", comparison.name);
         }
     }
 

@@ -48,6 +48,9 @@ const CLOCK_ROUND: Duration = Duration::from_millis(2);
 /// outage of the store.
 const REDIS_RESPONSE_TIMEOUT: Span = Span(Duration::from_secs(2));
 
+/// Many times as often as by default, so that each slice of a benchmark has some of it.
+const OTLP_INTERVAL: Span = Span(Duration::from_millis(500));
+
 /// How a replica is started. All settings are the defaults but these, the time-out of Redis, and the ports.
 #[derive(Debug)]
 pub(crate) struct Start<'a> {
@@ -63,6 +66,8 @@ pub(crate) struct Start<'a> {
     pub(crate) no_leases_out: bool,
     /// Ledgers live by a clock that is ahead by the milliseconds in this file.
     pub(crate) clock: Option<PathBuf>,
+    /// Where metrics and traces are sent; none: nowhere.
+    pub(crate) otlp_endpoint: Option<String>,
 }
 
 /// Runs a replica until `shutdown` ends; metrics are on, logs are at info.
@@ -84,6 +89,8 @@ pub(crate) async fn run(
         redis_response_timeout: written.redis_response_timeout.or(Some(REDIS_RESPONSE_TIMEOUT)),
         policy: start.policies,
         no_leases_out: Some(start.no_leases_out),
+        otlp_endpoint: start.otlp_endpoint,
+        otlp_interval: Some(OTLP_INTERVAL),
         ..written
     })?;
     telemetry::init_logs(LogFormat::Json, "info")?;

@@ -13,7 +13,7 @@ use pb::retry_budget_server::{RetryBudget, RetryBudgetServer};
 use crate::{daemon, rate_limit};
 
 /// Answers everything with the same words.
-struct Echo;
+pub(crate) struct Echo;
 
 type Responder = fn(Result<pb::SessionRequest, Status>) -> Result<pb::SessionResponse, Status>;
 
@@ -23,10 +23,15 @@ pub(crate) async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     daemon::bare_server()
-        .add_service(RetryBudgetServer::new(Echo))
+        .add_service(service())
         .add_service(rate_limit::Echo)
         .serve_with_incoming_shutdown(daemon::bare_incoming(listener), shutdown)
         .await
+}
+
+/// Of a server that speaks more.
+pub(crate) fn service() -> RetryBudgetServer<Echo> {
+    RetryBudgetServer::new(Echo)
 }
 
 fn admitted() -> pb::ReserveResponse {

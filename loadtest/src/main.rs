@@ -4,6 +4,7 @@ mod bench;
 mod bytes_per_item;
 mod caller;
 mod calls;
+mod collector;
 mod commands;
 mod comparisons;
 mod daemon;
@@ -63,6 +64,9 @@ enum Command {
     /// The bare server; started by the benchmark.
     #[command(hide = true)]
     ServeEcho,
+    /// A collector of telemetry; started by the benchmark.
+    #[command(hide = true)]
+    ServeCollector,
     /// A replica of budgetd; started by benchmarks and scenarios.
     #[command(hide = true)]
     ServeDaemon(serve::DaemonOptions),
@@ -83,6 +87,7 @@ fn main() -> ExitCode {
         Command::Compare(options) => report::compare_main(&options),
         Command::Show(options) => report::show(&options),
         Command::ServeEcho => serve::echo(),
+        Command::ServeCollector => serve::collector(),
         Command::ServeDaemon(options) => serve::daemon(options),
         Command::ServeDependency(options) => serve::dependency(&options),
         Command::ServeCallers(options) => serve::caller(&options),

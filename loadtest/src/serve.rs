@@ -15,7 +15,7 @@ use clap::Args;
 use tokio::sync::oneshot;
 
 use crate::{
-    Error, caller,
+    Error, caller, collector,
     daemon::{self, Start},
     dependency::{self, Dependency},
     echo,
@@ -45,6 +45,9 @@ pub(crate) struct DaemonOptions {
     /// Ledgers live by a clock that is ahead by the milliseconds in this file.
     #[arg(long)]
     clock: Option<PathBuf>,
+    /// Send metrics and traces to this collector.
+    #[arg(long)]
+    otlp_endpoint: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -96,12 +99,24 @@ pub(crate) fn echo() -> Result<ExitCode, Error> {
     })
 }
 
+/// Serves as a collector of telemetry.
+pub(crate) fn collector() -> Result<ExitCode, Error> {
+    die_with_parent()?;
+    daemon::runtime()?.block_on(async {
+        let listener = daemon::bare_listener().await?;
+        announce(&listener.local_addr()?.to_string())?;
+        collector::run(listener, until_orphaned()).await?;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
 /// Serves as a replica of budgetd.
 pub(crate) fn daemon(options: DaemonOptions) -> Result<ExitCode, Error> {
     die_with_parent()?;
     daemon::runtime()?.block_on(async {
-        let DaemonOptions { store, lease, policies, listen, config, no_leases_out, clock } = options;
-        let start = Start { store: &store, lease, policies, listen, config: config.as_deref(), no_leases_out, clock };
+        let DaemonOptions { store, lease, policies, listen, config, no_leases_out, clock, otlp_endpoint } = options;
+        let config = config.as_deref();
+        let start = Start { store: &store, lease, policies, listen, config, no_leases_out, clock, otlp_endpoint };
         daemon::run(start, announce, until_orphaned()).await?;
         Ok(ExitCode::SUCCESS)
     })

@@ -129,6 +129,19 @@ impl ServerProcess {
         Self::start(name, arguments.into_iter().chain([policy_file.as_os_str()]), scratch).await
     }
 
+    /// A replica with its ledgers in memory that sends metrics and traces to a collector.
+    pub(crate) async fn start_sending(
+        name: &'static str,
+        collector: &str,
+        policy_file: &Path,
+        scratch: &Path,
+    ) -> Result<Self, Error> {
+        let endpoint = format!("http://{collector}");
+        let arguments =
+            ["serve-daemon", "--store", "memory", "--otlp-endpoint", &endpoint, "--policies"].map(OsStr::new);
+        Self::start(name, arguments.into_iter().chain([policy_file.as_os_str()]), scratch).await
+    }
+
     /// Where its gRPC server listens.
     pub(crate) fn address(&self) -> &str {
         &self.address

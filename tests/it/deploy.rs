@@ -15,6 +15,7 @@ use budget_tests::{
 use serde_json::Value;
 use tempfile::TempDir;
 
+pub(crate) mod alerts;
 mod image;
 mod manifests;
 mod stores;

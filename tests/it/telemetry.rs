@@ -2,6 +2,7 @@
 
 mod away;
 mod labels;
+mod names;
 mod otlp;
 
 use std::time::Duration;

@@ -130,6 +130,12 @@ impl Ledgers {
             .collect();
     }
 
+    /// Of each ledger that was looked at.
+    #[cfg(test)]
+    pub(super) fn resets(&self) -> Vec<u64> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|seen| seen.resets).collect()
+    }
+
     fn each(&self, mut see: impl FnMut(&Seen, KeyValue)) {
         for seen in self.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             see(seen, KeyValue::new("dependency", seen.name.as_str().to_owned()));

@@ -3,11 +3,15 @@
 
 use budget::{
     decision::{Admitted, Answer, Attempt, Cause, Denied, DenyReason, Priority, Reserve, Step},
-    ids::{PolicyVersion, ReservationId},
+    ids::{DependencyId, PolicyVersion, ReservationId},
+    ledger::{Counters, Ledger, Start, View},
 };
-use budget_proto::convert::Mode;
+use budget_proto::convert::{Echo, Mode, Received};
 
-use super::{decisions::Asked, *};
+use opentelemetry_sdk::trace::SpanData;
+use tonic::metadata::MetadataMap;
+
+use super::{decisions::Asked, traces::Parent, *};
 use crate::policies::{PolicySet, Snapshot, Switches};
 
 fn snapshot(number: i64, names: &[String]) -> Snapshot {
@@ -138,4 +142,72 @@ fn the_store_is_contacted_once_and_up_or_not() {
     assert!(telemetry.store.state().is_degraded());
     let text = String::from_utf8(telemetry.scrape().unwrap()).unwrap();
     assert!(text.contains("budgetd_store_outages_total 1\n") && text.contains("budgetd_store_up 0\n"));
+}
+
+fn received() -> Received {
+    let step = Step::Reserve(Reserve::new(ReservationId([1; 16]), Attempt::ORIGINAL));
+    Received { dependency: DependencyId::new("a").unwrap(), step, echo: Echo::default() }
+}
+
+fn attribute(span: &SpanData, name: &str) -> Option<String> {
+    span.attributes.iter().find(|own| own.key.as_str() == name).map(|own| own.value.to_string())
+}
+
+#[test]
+fn e3_a_span_that_is_not_ended_says_that_its_call_was_cancelled() {
+    let (traces, mut spans) = Traces::new(1.0);
+    drop(traces.begin(&Parent::default(), &received()).unwrap());
+    let failed = tonic::Status::resource_exhausted("too many");
+    traces.begin(&Parent::default(), &received()).unwrap().end(Err(&failed));
+    let (cancelled, failed) = (spans.try_recv().unwrap(), spans.try_recv().unwrap());
+    assert_eq!(attribute(&cancelled, "rpc.grpc.status_code").as_deref(), Some("1"));
+    assert_eq!(attribute(&failed, "rpc.grpc.status_code").as_deref(), Some("8"));
+    assert_eq!(failed.status, opentelemetry::trace::Status::error("too many"));
+    assert!(spans.try_recv().is_err(), "each once");
+}
+
+#[test]
+fn e3_spans_without_room_are_counted_and_cost_no_memory() {
+    let (traces, mut spans) = Traces::new(1.0);
+    for _ in 0..5_000 {
+        drop(traces.begin(&Parent::default(), &received()).unwrap());
+    }
+    let mut kept = 0;
+    while spans.try_recv().is_ok() {
+        kept += 1;
+    }
+    assert_eq!((kept, traces.dropped()), (2_048, 5_000 - 2_048));
+}
+
+#[test]
+fn e3_the_share_of_traces_holds_and_none_means_none() {
+    let begun = |share: f64| {
+        let (traces, _spans) = Traces::new(share);
+        let parent = traces.parent(&MetadataMap::new());
+        (0..100_000).filter(|_| traces.begin(&parent, &received()).is_some()).count()
+    };
+    assert_eq!((begun(0.0), begun(1.0)), (0, 100_000));
+    // Ten standard deviations.
+    assert!((700..1_300).contains(&begun(0.01)));
+    assert!(Traces::default().begin(&Parent::default(), &received()).is_none());
+}
+
+#[test]
+fn a_ledger_that_falls_has_lost_its_state() {
+    let ledgers = Ledgers::default();
+    let set = PolicySet::parse("test", "[dependency.a]\n").unwrap();
+    let snapshot = Snapshot::new(PolicyVersion { number: 1, id: 1 }, Arc::new(set), Switches::default());
+    let resolved = snapshot.resolve(&DependencyId::new("a").unwrap()).unwrap();
+    let ledger = Ledger::new(resolved.version, Arc::clone(&resolved.numbers), Start::Full, 0);
+    let resets = || ledgers.resets().first().copied();
+    let look = |counters: Option<Counters>| {
+        let view = counters.map(|counters| View { counters, ..ledger.view(0) });
+        ledgers.show(vec![(DependencyId::new("a").unwrap(), Arc::clone(&resolved.policy), view)]);
+        resets().unwrap()
+    };
+    let admitted = |originals_admitted| Some(Counters { originals_admitted, ..Counters::default() });
+    let seen = [None, admitted(5), admitted(7), None, admitted(7), admitted(3), admitted(9), None, admitted(1)];
+    assert_eq!(seen.map(look), [0, 0, 0, 0, 0, 1, 1, 1, 2]);
+    ledgers.show(Vec::new());
+    assert_eq!(resets(), None, "no rule names it any more");
 }
