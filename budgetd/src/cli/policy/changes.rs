@@ -49,6 +49,7 @@ struct HowArgs {
 
 /// Arguments of `policy put`.
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "budgetd policy put [OPTIONS] <NAME> <FILE|--remove>")]
 #[command(group = clap::ArgGroup::new("text").required(true).args(["file", "remove"]))]
 pub struct PutArgs {
     /// A dependency, a family ending in '*', or "defaults".
