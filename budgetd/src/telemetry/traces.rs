@@ -148,7 +148,7 @@ impl Recording {
                 span.attributes.push(KeyValue::new("budgetd.mode", mode.name()));
                 span.attributes.push(KeyValue::new("budgetd.policy_version", version.number));
                 span.attributes.extend(told(answer));
-                Code::Ok
+                if matches!(answer, Answer::Invalid(_)) { Code::InvalidArgument } else { Code::Ok }
             }
             Err(status) => {
                 span.status = Status::error(status.message().to_owned());
