@@ -27,8 +27,10 @@ use tokio::{
 };
 use tonic::{
     Request, Response, Status,
-    transport::{Server, server::TcpIncoming},
+    transport::{Identity, Server, ServerTlsConfig, server::TcpIncoming},
 };
+
+use crate::certificates::Issued;
 
 /// Text attributes; numbers and truth are written out.
 pub type Attributes = BTreeMap<String, String>;
@@ -59,7 +61,7 @@ pub struct Metrics(BTreeMap<String, Vec<(Attributes, f64)>>);
 /// A collector that takes everything.
 #[derive(Debug)]
 pub struct Collector {
-    address: SocketAddr,
+    endpoint: String,
     received: Arc<Received>,
     serving: JoinHandle<()>,
 }
@@ -106,15 +108,29 @@ impl Collector {
         Self::start_on(0).await
     }
 
+    /// The same, with TLS.
+    ///
+    /// # Panics
+    /// If the certificate is none.
+    pub async fn start_secure(own: &Issued) -> Self {
+        let tls = ServerTlsConfig::new().identity(Identity::from_pem(&own.cert, &own.key));
+        let server = Server::builder().tls_config(tls).unwrap_or_else(|error| panic!("no TLS: {error}"));
+        Self::serve(server, 0, "https").await
+    }
+
     /// Listens on a port that is known to be free.
     ///
     /// # Panics
     /// If it is not.
     pub async fn start_on(port: u16) -> Self {
+        Self::serve(Server::builder(), port, "http").await
+    }
+
+    async fn serve(mut server: Server, port: u16, scheme: &'static str) -> Self {
         let (listener, address) = listen(port).await;
         let received = Arc::new(Received::default());
         let answering = Answering(Arc::clone(&received));
-        let server = Server::builder()
+        let server = server
             .add_service(TraceServiceServer::new(answering.clone()))
             .add_service(MetricsServiceServer::new(answering));
         let serving = tokio::spawn(async move {
@@ -122,13 +138,13 @@ impl Collector {
                 eprintln!("the collector ended: {error}");
             }
         });
-        Self { address, received, serving }
+        Self { endpoint: format!("{scheme}://{address}"), received, serving }
     }
 
     /// For `--otlp-endpoint`.
     #[must_use]
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+        self.endpoint.clone()
     }
 
     /// All spans so far.
@@ -312,7 +328,7 @@ fn series(metric: Metric) -> (String, Vec<(Attributes, f64)>) {
                 histogram.data_points.into_iter().map(|point| (attributes(point.attributes), point.count as f64));
             return (metric.name, counts.collect());
         }
-        _ => Vec::new(),
+        Some(Data::ExponentialHistogram(_) | Data::Summary(_)) | None => Vec::new(),
     };
     (metric.name, points.into_iter().map(|point| (attributes(point.attributes), number(point.value))).collect())
 }

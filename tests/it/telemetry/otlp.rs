@@ -6,6 +6,7 @@ use budget::decision::{Attempt, Cause, DenyReason, Outcome, Release, Reserve, Se
 use budget_client::Decision;
 use budget_proto::pb::{self, retry_budget_client::RetryBudgetClient};
 use budget_tests::{
+    certificates::{Authority, Valid},
     collector::{Collector, Span},
     daemon::{self, Daemon},
     eventually::{eventually, eventually_some},
@@ -207,6 +208,29 @@ async fn e3_flags_beat_the_environment_and_that_the_file() {
     let resource = arrives(&by_file).await;
     assert_eq!(resource["service.name"], "of the file");
     assert_eq!(resource["service.instance.id"].len(), 32, "{resource:?}");
+}
+
+/// A daemon that knows who signs the collector's certificate, and one that knows another authority.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn e3_a_collector_with_tls_must_be_the_right_one() {
+    let (authority, other) = (Authority::new("ours"), Authority::new("theirs"));
+    let collector = Collector::start_secure(&authority.server(Valid::Now)).await;
+    let directory = tempfile::tempdir().unwrap();
+    let start = |name: &str, authority: &Authority| {
+        let file = directory.path().join(name);
+        std::fs::write(&file, authority.pem()).unwrap();
+        let file = file.to_string_lossy().into_owned();
+        Daemon::start(&["--otlp-endpoint", &collector.endpoint(), "--otlp-ca", &file, "--otlp-interval", "100ms"])
+    };
+    let wrong = start("other.pem", &other);
+    let failed = ["result=\"failed\"", "signal=\"metrics\""];
+    eventually(BOUND, "requests that failed", async || {
+        Metrics::of(&wrong).await.sum("budgetd_otlp_exports_total", &failed) >= 3.0
+    })
+    .await;
+    assert_eq!(collector.metrics().series(), 0);
+    let _right = start("ca.pem", &authority);
+    eventually(BOUND, "metrics", async || collector.metrics().series() > 0).await;
 }
 
 #[test]
