@@ -116,7 +116,8 @@ async fn one_set_of_names(collector: &Collector, daemon: &Daemon) {
     assert!(!scraped.contains("job-42") && !format!("{pushed:?}").contains("job-42"));
 }
 
-/// With no traces begun here, a span is one that its caller has sampled.
+/// With no traces begun here, a span is one that its caller has sampled. Seen to fail with the caller's flag ignored, and with the
+/// first of two headers taken.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn e3_a_callers_trace_goes_on_and_what_is_malformed_is_ignored() {
     let collector = Collector::start().await;
