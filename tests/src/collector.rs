@@ -32,7 +32,7 @@ use tonic::{
 
 use crate::certificates::Issued;
 
-/// Text attributes; numbers and truth are written out.
+/// Attributes as text; numbers are written out.
 pub type Attributes = BTreeMap<String, String>;
 
 /// A span as it arrived.
@@ -300,13 +300,15 @@ fn span(raw: RawSpan) -> Span {
 
 fn attributes(all: Vec<KeyValue>) -> Attributes {
     let text = |own: KeyValue| {
-        let value = match own.value.and_then(|value| value.value)? {
-            Value::StringValue(text) => text,
-            Value::IntValue(number) => number.to_string(),
-            Value::BoolValue(truth) => truth.to_string(),
-            other => format!("{other:?}"),
+        let value = own.value.and_then(|value| value.value)?;
+        let text = if let Value::StringValue(text) = value {
+            text
+        } else if let Value::IntValue(number) = value {
+            number.to_string()
+        } else {
+            format!("{value:?}")
         };
-        Some((own.key, value))
+        Some((own.key, text))
     };
     all.into_iter().filter_map(text).collect()
 }
