@@ -120,6 +120,21 @@ pub trait Store: Send + Sync + 'static {
         deadline: Instant,
     ) -> impl Future<Output = Result<Option<View>, StoreError>> + Send;
 
+    /// As [`Self::view`], of several at once, each with a result of its own, in their order.
+    fn views(
+        &self,
+        dependencies: &[DependencyId],
+        deadline: Instant,
+    ) -> impl Future<Output = Vec<Result<Option<View>, StoreError>>> + Send {
+        async move {
+            let mut views = Vec::with_capacity(dependencies.len());
+            for dependency in dependencies {
+                views.push(self.view(dependency, deadline).await);
+            }
+            views
+        }
+    }
+
     /// Names of known dependencies after `after` in name order, at most `limit`.
     fn known(
         &self,

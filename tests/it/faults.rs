@@ -24,7 +24,7 @@ mod bounds;
 mod callers;
 mod ending;
 mod flow;
-mod ground;
+pub(crate) mod ground;
 mod health;
 mod keys;
 mod load;

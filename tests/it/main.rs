@@ -18,5 +18,6 @@ mod redis_leases;
 mod redis_store;
 mod redis_world;
 mod replicas;
+mod scale;
 mod security;
 mod tidy;

@@ -162,9 +162,7 @@ async fn a18_usage_is_reported_once_across_an_outage() {
     proxy.cut().await;
     proxy.pass();
     fleet.all_leased_within(RETURN_MS + REST_MS, "T4 after lost reports").await;
-    for member in &fleet.members {
-        member.active.store(false, std::sync::atomic::Ordering::Relaxed);
-    }
+    fleet.stop_asking();
     let admitted = || {
         let counts = fleet.members.iter().flat_map(|member| member.client.counts());
         counts.fold((0, 0), |(originals, retries), (_, counts)| {

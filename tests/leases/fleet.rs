@@ -184,6 +184,11 @@ impl Fleet {
         Self { rate, ..Self::start(endpoints, members, Demand::plenty(rate, members)) }
     }
 
+    /// No client asks for anything any more.
+    pub(crate) fn stop_asking(&self) {
+        self.members.iter().for_each(|member| member.active.store(false, Relaxed));
+    }
+
     /// How many stand like this.
     pub(crate) fn standing(&self, standing: Standing) -> usize {
         self.members.iter().filter(|member| member.handle.standing() == standing).count()

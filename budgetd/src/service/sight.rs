@@ -2,7 +2,7 @@
 //! and of this replica.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -15,9 +15,12 @@ use budget_proto::pb;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::trial::Trials;
-use crate::telemetry::{
-    Decisions,
-    tally::{REASONS, Tally},
+use crate::{
+    policies::repository,
+    telemetry::{
+        Decisions,
+        tally::{REASONS, Tally},
+    },
 };
 
 /// Moments that are remembered: with one every 5 s, somewhat more than a minute.
@@ -26,6 +29,8 @@ const SAMPLES_MAX: usize = 14;
 const LENGTHS_MS: [i64; 2] = [10_000, 60_000];
 /// Streams of operators at a time.
 const STREAMS_MAX: usize = 64;
+/// Other replicas are told again after so long, before they forget.
+const SHARE_EVERY_MS: i64 = 20 * 60_000;
 /// Holders of which it is remembered what they were told: between this and twice as many.
 const TOLD_MAX: usize = 10_000;
 
@@ -46,11 +51,14 @@ pub struct Sight {
 #[derive(Debug)]
 struct Ring<T>(VecDeque<(i64, T)>);
 
-/// Versions of the rules that holders were told; the older half goes when the younger is full.
+/// Versions of the rules that holders were told, and when other replicas were told so; the older half goes when the younger
+/// is full.
 #[derive(Debug, Default)]
 struct Told {
-    younger: HashMap<(DependencyId, HolderId), PolicyVersion>,
-    older: HashMap<(DependencyId, HolderId), PolicyVersion>,
+    younger: HashMap<(DependencyId, HolderId), (PolicyVersion, i64)>,
+    older: HashMap<(DependencyId, HolderId), (PolicyVersion, i64)>,
+    /// Whose word the other replicas have not heard.
+    unshared: HashSet<(DependencyId, HolderId)>,
 }
 
 // === impl Ring ===
@@ -135,19 +143,52 @@ impl Sight {
     }
 
     /// A holder was told the rules of this version.
-    pub(super) fn tell(&self, dependency: &DependencyId, holder: HolderId, version: PolicyVersion) {
+    pub(super) fn tell(&self, dependency: &DependencyId, holder: HolderId, version: PolicyVersion, now_ms: i64) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (dependency.clone(), holder);
+        let known = |(before, shared_ms): &(PolicyVersion, i64)| {
+            *before == version && now_ms.saturating_sub(*shared_ms) < SHARE_EVERY_MS
+        };
+        if told.younger.get(&key).is_some_and(known) {
+            return;
+        }
         if told.younger.len() >= TOLD_MAX {
             told.older = std::mem::take(&mut told.younger);
+            told.unshared.clear();
         }
-        told.younger.insert((dependency.clone(), holder), version);
+        told.unshared.insert(key.clone());
+        told.younger.insert(key, (version, now_ms));
     }
 
-    /// Of the rules that a holder was told last.
+    /// Of the rules that a holder was told here last.
     pub(super) fn told(&self, dependency: &DependencyId, holder: &HolderId) -> Option<PolicyVersion> {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (dependency.clone(), holder.clone());
-        told.younger.get(&key).or_else(|| told.older.get(&key)).copied()
+        told.younger.get(&key).or_else(|| told.older.get(&key)).map(|(version, _)| *version)
+    }
+
+    /// Takes some of what other replicas have not heard.
+    pub(crate) fn take_unshared(&self, most: usize) -> Vec<repository::Told> {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys: Vec<_> = told.unshared.iter().take(most).cloned().collect();
+        let taken = keys.into_iter().filter_map(|key| {
+            told.unshared.remove(&key);
+            let (version, _) = *told.younger.get(&key)?;
+            let (dependency, holder) = key;
+            Some(repository::Told { dependency, holder, version })
+        });
+        taken.collect()
+    }
+
+    /// The others could not be told: they are told later.
+    pub(crate) fn put_back(&self, unshared: Vec<repository::Told>) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        for one in unshared {
+            let key = (one.dependency, one.holder);
+            if told.younger.contains_key(&key) {
+                told.unshared.insert(key);
+            }
+        }
     }
 
     /// One more stream, unless there are too many.
@@ -234,15 +275,35 @@ mod tests {
         let name = |n: usize| (DependencyId::new(&format!("d{n}")).unwrap(), HolderId::new("h").unwrap());
         for n in 0..5 * TOLD_MAX {
             let (dependency, holder) = name(n);
-            sight.tell(&dependency, holder, PolicyVersion { number: 1, id: 1 });
+            sight.tell(&dependency, holder, PolicyVersion { number: 1, id: 1 }, 0);
         }
         let told = sight.told.lock().unwrap();
-        assert!(told.younger.len() + told.older.len() <= 2 * TOLD_MAX);
+        assert!(told.younger.len() + told.older.len() <= 2 * TOLD_MAX && told.unshared.len() <= TOLD_MAX);
         drop(told);
         let (dependency, holder) = name(5 * TOLD_MAX - 1);
         assert!(sight.told(&dependency, &holder).is_some());
         let (dependency, holder) = name(0);
         assert_eq!(sight.told(&dependency, &holder), None);
+    }
+
+    #[test]
+    fn other_replicas_hear_of_each_word_once_and_again_before_they_forget() {
+        let sight = Sight::default();
+        let (dependency, holder) = (DependencyId::new("d").unwrap(), HolderId::new("h").unwrap());
+        let version = |number| PolicyVersion { number, id: 1 };
+        let shared = |number, now_ms| {
+            sight.tell(&dependency, holder.clone(), version(number), now_ms);
+            sight.take_unshared(9).into_iter().map(|told| told.version.number).collect::<Vec<_>>()
+        };
+        assert_eq!(shared(1, 0), [1]);
+        assert_eq!(shared(1, 1), []);
+        assert_eq!(shared(2, 2), [2]);
+        assert_eq!(shared(2, SHARE_EVERY_MS + 2), [2]);
+        // What did not get through is told later, as it is then.
+        sight.tell(&dependency, holder.clone(), version(3), SHARE_EVERY_MS + 3);
+        let lost = sight.take_unshared(9);
+        sight.put_back(lost);
+        assert_eq!(shared(3, SHARE_EVERY_MS + 4), [3]);
     }
 
     #[test]

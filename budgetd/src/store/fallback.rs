@@ -192,6 +192,10 @@ impl<S: Store> Store for WithFallback<S> {
         self.inner.view(dependency, deadline).await
     }
 
+    async fn views(&self, dependencies: &[DependencyId], deadline: Instant) -> Vec<Result<Option<View>, StoreError>> {
+        self.inner.views(dependencies, deadline).await
+    }
+
     async fn known(
         &self,
         after: Option<&str>,

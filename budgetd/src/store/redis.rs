@@ -39,7 +39,7 @@ use budget::{
     lease::{HolderId, SyncAsk, Synced},
     ledger::{HolderView, View},
 };
-use deadpool_redis::redis::cmd;
+use deadpool_redis::redis::{Cmd, Pipeline, Value, cmd};
 use tokio::{
     task::{AbortHandle, JoinSet},
     time::{MissedTickBehavior, timeout_at},
@@ -60,6 +60,7 @@ use self::{
     lane::Lane,
     lenders::Lenders,
     queue::{Done, Queue, Waiting, Work},
+    scripts::By,
 };
 use super::{Answered, Store, StoreError, fallback::Sharers};
 use crate::{clock::Clock, policies::Policies};
@@ -68,6 +69,8 @@ use crate::{clock::Clock, policies::Policies};
 const KNOWN_FRESH: Duration = Duration::from_secs(1);
 /// Holders shown by one call.
 const HOLDERS_PER_CALL: usize = 500;
+/// Ledgers looked at in one go: few enough for the time that an answer may take.
+const VIEWS_AT_ONCE: usize = 128;
 /// Heartbeats under way at a time.
 const BEATS_AT_ONCE: usize = 128;
 
@@ -186,14 +189,38 @@ impl RedisStore {
 
     async fn ask_view(&self, dependency: &DependencyId) -> Result<Option<View>, Failure> {
         let mut link = self.redis.side_link().await?;
-        let (keys, now_ms) = (self.redis.keys().dependency(dependency), self.redis.injected_now());
-        let [lending, ..] = keys.of_lending();
-        let reply = link
-            .script_with_keys(&scripts::VIEW, 2, |call| {
-                call.arg(keys.ledger()).arg(&lending).arg(&now_ms);
-            })
-            .await?;
+        let reply = link.script_with_keys(&scripts::VIEW, 2, |call| self.name_view(call, dependency)).await?;
         codec::read_view(reply).map_err(Failure::unexpected_reply)
+    }
+
+    fn name_view(&self, call: &mut Cmd, dependency: &DependencyId) {
+        let keys = self.redis.keys().dependency(dependency);
+        let [lending, ..] = keys.of_lending();
+        call.arg(keys.ledger()).arg(lending).arg(self.redis.injected_now());
+    }
+
+    /// All in one go. Those that the server did not know the script for are asked for again, which tells it.
+    async fn ask_views(&self, dependencies: &[DependencyId]) -> Result<Vec<Result<Option<View>, Failure>>, Failure> {
+        let mut link = self.redis.side_link().await?;
+        let mut calls = Pipeline::with_capacity(dependencies.len());
+        for dependency in dependencies {
+            let mut call = scripts::VIEW.call(By::Digest, 2);
+            self.name_view(&mut call, dependency);
+            calls.add_command(call);
+        }
+        let replies = link.send(&calls).await?;
+        drop(link);
+        let mut views = Vec::with_capacity(dependencies.len());
+        for (dependency, reply) in dependencies.iter().zip(replies) {
+            views.push(match reply {
+                Value::ServerError(error) => match Refusal::of(&error) {
+                    Refusal::NoScript => self.ask_view(dependency).await,
+                    Refusal::Failure(failure) => Err(failure),
+                },
+                value => codec::read_view(value).map_err(Failure::unexpected_reply),
+            });
+        }
+        Ok(views)
     }
 
     async fn ask_holders(
@@ -272,6 +299,17 @@ impl Store for RedisStore {
 
     async fn view(&self, dependency: &DependencyId, deadline: Instant) -> Result<Option<View>, StoreError> {
         self.read(deadline, self.ask_view(dependency)).await
+    }
+
+    async fn views(&self, dependencies: &[DependencyId], deadline: Instant) -> Vec<Result<Option<View>, StoreError>> {
+        let mut views = Vec::with_capacity(dependencies.len());
+        for some in dependencies.chunks(VIEWS_AT_ONCE) {
+            match self.read(deadline, self.ask_views(some)).await {
+                Ok(some) => views.extend(some.into_iter().map(|view| view.map_err(|failure| failure.to_store_error()))),
+                Err(error) => views.extend(some.iter().map(|_| Err(error.clone()))),
+            }
+        }
+        views
     }
 
     async fn known(

@@ -27,7 +27,7 @@ use crate::conformance::{DEPENDENCY, scenarios};
 /// For each call.
 const WITHIN: Duration = Duration::from_secs(30);
 /// Units that the scenarios speak of.
-const UNITS: [&str; 3] = ["input", "output", "money"];
+const UNITS: [&str; 7] = ["input", "output", "money", "new", "t", "tokens", "z"];
 
 /// A daemon in this process, whose ledgers live by a clock that is set by hand.
 struct Ground {
