@@ -17,8 +17,8 @@ use crate::faults::ground::{CALL, Footprint, PATIENT, original};
 
 const DEPENDENCIES: usize = 10_000;
 const AT_ONCE: usize = 250;
-/// A debug build takes several times as long.
-const SLOWER: u32 = if cfg!(debug_assertions) { 4 } else { 1 };
+/// A debug build may take twice as long.
+const SLOWER: u32 = if cfg!(debug_assertions) { 2 } else { 1 };
 /// Of processor time, for one status of all.
 const STATUS: Duration = Duration::from_millis(500);
 /// Of processor time, for a start with all policies, more than for a start without.

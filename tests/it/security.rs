@@ -3,6 +3,7 @@
 mod conformance;
 mod ground;
 mod identities;
+mod operators;
 mod reload;
 mod silent;
 mod suite;

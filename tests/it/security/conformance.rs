@@ -139,7 +139,9 @@ fn invalid(error: &Error) -> Invalid {
 fn every_scenario_holds_by_tls_and_roles() {
     let (files, server) = (Files::made(), RedisServer::start(Flavour::Redis7));
     let runtime = Runtime::new().unwrap();
-    for (index, (name, text)) in scenarios().into_iter().enumerate() {
+    // One asks seventy thousand times to see that nothing is lost by rounding: that is for the stores alone.
+    let asked = scenarios().into_iter().filter(|(_, text)| !text.contains("x10000"));
+    for (index, (name, text)) in asked.enumerate() {
         let ground = runtime.block_on(Ground::start(&files, &server.unix_url(), &format!("s{index}")));
         vectors::run(&name, &text, |act| runtime.block_on(ground.act(act)));
     }
