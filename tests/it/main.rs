@@ -13,6 +13,7 @@ mod fuzzed;
 mod licences;
 mod operations;
 mod python;
+mod received;
 mod redis_faults;
 mod redis_health;
 mod redis_leases;

@@ -186,6 +186,8 @@ async fn look<S: Store>(core: &Core<S>, ledgers: &Ledgers) {
     let views = core.store.views(&names, Clock::instant() + core.limits.call_timeout).await;
     let seen = names.into_iter().zip(views).filter_map(|(name, view)| Some((name, view.ok()??)));
     let views: Vec<_> = seen.collect();
-    core.sight.remember(&core.decisions, &views, core.clock.monotonic_ms());
+    let names: Vec<_> = views.iter().map(|(name, _)| name.clone()).collect();
+    let received = core.store.received(&names, Clock::instant() + core.limits.call_timeout).await.unwrap_or_default();
+    core.sight.remember(&core.decisions, &views, &received, core.clock.monotonic_ms());
     ledgers.show(views);
 }

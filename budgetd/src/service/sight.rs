@@ -39,8 +39,8 @@ const TOLD_MAX: usize = 10_000;
 pub struct Sight {
     /// By label.
     answered: Mutex<HashMap<Arc<str>, Ring<Tally>>>,
-    /// Of ledgers that are looked at, fleet-wide.
-    ledgers: Mutex<HashMap<DependencyId, Ring<Counters>>>,
+    /// Of ledgers that are looked at, fleet-wide, with what the dependencies' own sides have received.
+    ledgers: Mutex<HashMap<DependencyId, Ring<(Counters, Option<i64>)>>>,
     told: Mutex<Told>,
     streams: Arc<Semaphore>,
     /// Policies on trial.
@@ -103,8 +103,15 @@ impl Default for Sight {
 }
 
 impl Sight {
-    /// Remembers what has been answered so far, and how the ledgers that were looked at stand. To be called every 5 s.
-    pub(crate) fn remember(&self, decisions: &Decisions, views: &[(DependencyId, View)], now_ms: i64) {
+    /// Remembers what has been answered so far, how the ledgers that were looked at stand, and what the dependency of each has
+    /// received, as far as that is known. To be called every 5 s.
+    pub(crate) fn remember(
+        &self,
+        decisions: &Decisions,
+        views: &[(DependencyId, View)],
+        received: &[Option<i64>],
+        now_ms: i64,
+    ) {
         let tallies = decisions.tallies();
         let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         let mut kept = HashMap::with_capacity(tallies.len());
@@ -117,9 +124,9 @@ impl Sight {
         drop(answered);
         let mut ledgers = self.ledgers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut kept = HashMap::with_capacity(views.len());
-        for (name, view) in views {
+        for ((name, view), received) in views.iter().zip(received.iter().chain(std::iter::repeat(&None))) {
             let mut ring = ledgers.remove(name).unwrap_or_default();
-            ring.push(now_ms, view.counters);
+            ring.push(now_ms, (view.counters, *received));
             kept.insert(name.clone(), ring);
         }
         *ledgers = kept;
@@ -214,11 +221,16 @@ fn of_tally(length_ms: i64, tally: &Tally) -> pb::Window {
         amplification_ppm: amplification_ppm(originals_admitted, retries_admitted),
         refusals: refusals(&tally.denied),
         would_be_refusals: refusals(&tally.would_be_denied),
+        received: None,
     }
 }
 
 /// A ledger that has lost its state counts from 0: then the window shows nothing.
-fn of_counters(length_ms: i64, now: &Counters, then: &Counters) -> pb::Window {
+fn of_counters(
+    length_ms: i64,
+    (now, received): &(Counters, Option<i64>),
+    (then, received_then): &(Counters, Option<i64>),
+) -> pb::Window {
     let more = |now: i64, then: i64| u64::try_from(now.saturating_sub(then)).unwrap_or(0);
     let originals_admitted = more(now.originals_admitted, then.originals_admitted);
     let retries_admitted = more(now.retries_admitted, then.retries_admitted);
@@ -232,6 +244,7 @@ fn of_counters(length_ms: i64, now: &Counters, then: &Counters) -> pb::Window {
         amplification_ppm: amplification_ppm(originals_admitted, retries_admitted),
         refusals: Vec::new(),
         would_be_refusals: Vec::new(),
+        received: received.map(|received| more(received, received_then.unwrap_or(0))),
     }
 }
 

@@ -196,6 +196,19 @@ impl<S: Store> Store for WithFallback<S> {
         self.inner.views(dependencies, deadline).await
     }
 
+    async fn report_received(
+        &self,
+        dependency: &DependencyId,
+        attempts: i64,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
+        self.inner.report_received(dependency, attempts, deadline).await
+    }
+
+    async fn received(&self, dependencies: &[DependencyId], deadline: Instant) -> Result<Vec<Option<i64>>, StoreError> {
+        self.inner.received(dependencies, deadline).await
+    }
+
     async fn known(
         &self,
         after: Option<&str>,

@@ -81,6 +81,8 @@ struct Entry {
     /// The clock's reading at the last call.
     used_ms: i64,
     ledger: Ledger,
+    /// As the dependency's own side reports them; none if it never did.
+    received: Option<i64>,
 }
 
 // === impl MemoryStore ===
@@ -171,7 +173,7 @@ impl MemoryStore {
         let now_ms = self.clock.now_ms();
         let entry = entries.entry(dependency.clone()).or_insert_with(|| {
             let ledger = Ledger::new(resolved.version, Arc::clone(&resolved.numbers), self.start, now_ms);
-            Box::new(Entry { resolved, used_ms: now_ms, ledger })
+            Box::new(Entry { resolved, used_ms: now_ms, ledger, received: None })
         });
         self.call_entry(dependency, entry, beating, call)
     }
@@ -375,6 +377,23 @@ impl Store for MemoryStore {
     ) -> Result<Vec<HolderView>, StoreError> {
         let shard = self.shard(dependency);
         Ok(shard.entries.get(dependency).map(|entry| entry.ledger.list_holders(after, limit)).unwrap_or_default())
+    }
+
+    async fn report_received(
+        &self,
+        dependency: &DependencyId,
+        attempts: i64,
+        _: Instant,
+    ) -> Result<bool, StoreError> {
+        let mut shard = self.shard(dependency);
+        let Some(entry) = shard.entries.get_mut(dependency) else { return Ok(false) };
+        entry.received = Some(entry.received.unwrap_or(0).saturating_add(attempts));
+        Ok(true)
+    }
+
+    async fn received(&self, dependencies: &[DependencyId], _: Instant) -> Result<Vec<Option<i64>>, StoreError> {
+        let of = |dependency| self.shard(dependency).entries.get(dependency).and_then(|entry| entry.received);
+        Ok(dependencies.iter().map(of).collect())
     }
 
     async fn revoke(&self, dependency: &DependencyId, holder: &HolderId, _: Instant) -> Result<bool, StoreError> {

@@ -69,6 +69,8 @@ use crate::{clock::Clock, policies::Policies};
 const KNOWN_FRESH: Duration = Duration::from_secs(1);
 /// Holders shown by one call.
 const HOLDERS_PER_CALL: usize = 500;
+/// What a dependency has received is forgotten so long after its last report.
+const RECEIVED_MEMORY_MS: i64 = 24 * 3_600_000;
 /// Ledgers looked at in one go: few enough for the time that an answer may take.
 const VIEWS_AT_ONCE: usize = 128;
 /// Heartbeats under way at a time.
@@ -223,6 +225,33 @@ impl RedisStore {
         Ok(views)
     }
 
+    async fn ask_report(&self, dependency: &DependencyId, attempts: i64) -> Result<bool, Failure> {
+        let mut link = self.redis.side_link().await?;
+        let keys = self.redis.keys().dependency(dependency);
+        let reply = link
+            .script_with_keys(&scripts::RECEIVED, 2, |call| {
+                call.arg(keys.ledger()).arg(keys.received()).arg(attempts).arg(RECEIVED_MEMORY_MS);
+            })
+            .await?;
+        match reply {
+            Value::Int(counted @ (0 | 1)) => Ok(counted == 1),
+            _ => Err(Failure::unexpected_reply("neither counted nor not")),
+        }
+    }
+
+    async fn ask_received(&self, dependencies: &[DependencyId]) -> Result<Vec<Option<i64>>, Failure> {
+        let mut link = self.redis.side_link().await?;
+        let mut gets = Pipeline::with_capacity(dependencies.len());
+        for dependency in dependencies {
+            let mut get = cmd("GET");
+            get.arg(self.redis.keys().dependency(dependency).received());
+            gets.add_command(get);
+        }
+        // What is no number was not written by us.
+        let count = |reply: &Value| value::text(reply)?.parse().ok();
+        Ok(link.send(&gets).await?.iter().map(count).collect())
+    }
+
     async fn ask_holders(
         &self,
         dependency: &DependencyId,
@@ -354,6 +383,23 @@ impl Store for RedisStore {
         deadline: Instant,
     ) -> Result<Vec<HolderView>, StoreError> {
         self.read(deadline, self.ask_holders(dependency, after, limit)).await
+    }
+
+    async fn report_received(
+        &self,
+        dependency: &DependencyId,
+        attempts: i64,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
+        self.read(deadline, self.ask_report(dependency, attempts)).await
+    }
+
+    async fn received(&self, dependencies: &[DependencyId], deadline: Instant) -> Result<Vec<Option<i64>>, StoreError> {
+        let mut counts = Vec::with_capacity(dependencies.len());
+        for some in dependencies.chunks(VIEWS_AT_ONCE) {
+            counts.extend(self.read(deadline, self.ask_received(some)).await?);
+        }
+        Ok(counts)
     }
 
     async fn revoke(

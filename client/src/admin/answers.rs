@@ -261,6 +261,8 @@ pub struct Window {
     pub refusals: Vec<Refusals>,
     /// In shadow mode, by reason.
     pub would_be_refusals: Vec<Refusals>,
+    /// What the dependency's own side reported, see [`crate::Received`]; none for one replica, and if it reports nothing.
+    pub received: Option<u64>,
 }
 
 /// Refusals for one reason.

@@ -8,6 +8,7 @@
 //! | `P:{tag}:e` | how a ledger that lends stands: epoch, sums of charges (string) |
 //! | `P:{tag}:h`, `P:{tag}:d` | its holders (hash) and when the charge of each changes (sorted set) |
 //! | `P:{tag}:p` | incarnations that have proved a lease of an earlier epoch (set) |
+//! | `P:{tag}:r` | attempts that its own side has received (string) |
 //! | `P:{tag}:o:<operation id>` | a tracked operation (string) |
 //! | `P:told:<hour>:{tag}` | which policies its holders were told in that hour, by holder (hash) |
 //! | `P:policies` | all policies of the namespace (hash) |
@@ -177,6 +178,12 @@ impl DependencyKeys {
         ["e", "h", "d", "p"].map(|part| self.with(part))
     }
 
+    /// What the dependency's own side has received.
+    #[must_use]
+    pub fn received(&self) -> String {
+        self.with("r")
+    }
+
     /// One tracked operation.
     #[must_use]
     pub fn operation(&self, id: &OperationId) -> String {
@@ -212,7 +219,7 @@ mod tests {
     fn keys_of(prefix: &str, name: &str) -> Vec<String> {
         let keys = Keys::new(prefix).unwrap().dependency(&DependencyId::new(name).unwrap());
         let operations = ["a", "}:s", "{b}", "s", "o:1"].map(|id| keys.operation(&OperationId::new(id).unwrap()));
-        keys.of_every_batch().into_iter().chain(keys.of_lending()).chain(operations).collect()
+        keys.of_every_batch().into_iter().chain(keys.of_lending()).chain([keys.received()]).chain(operations).collect()
     }
 
     fn odd_names() -> Vec<String> {
