@@ -24,7 +24,11 @@ pub(crate) fn judge(bytes: &[u8]) {
         9 => with(bytes, |message: pb::SyncResponse| {
             // As if these had been asked for.
             let mut request = pb::SyncRequest { holder_id: "h".into(), incarnation: vec![1; 16], ..Default::default() };
-            request.asks = message.answers.iter().map(|_| pb::SyncAsk { dependency: "a".into(), sequence: 1, nonce: 1, ..Default::default() }).collect();
+            request.asks = message
+                .answers
+                .iter()
+                .map(|_| pb::SyncAsk { dependency: "a".into(), sequence: 1, nonce: 1, ..Default::default() })
+                .collect();
             if let Ok(asks) = sync_asks(request) {
                 let asked: Vec<_> = asks.iter().map(|(_, ask)| AskName::of(ask)).collect();
                 drop(sync_replies(message, &asked));

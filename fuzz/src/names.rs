@@ -11,7 +11,13 @@ pub(crate) fn judge(bytes: &[u8]) {
     if let Ok(name) = DependencyId::new(text) {
         assert_eq!(name.as_str(), text);
     }
-    drop((OperationId::new(text), UnitId::of(text), Rate::parse(text), parse_decimal_ppm(text), text.parse::<Listen>()));
+    drop((
+        OperationId::new(text),
+        UnitId::of(text),
+        Rate::parse(text),
+        parse_decimal_ppm(text),
+        text.parse::<Listen>(),
+    ));
     if let Ok(ms) = parse_duration_ms(text) {
         assert_eq!(parse_duration_ms(&format_duration_ms(ms)), Ok(ms));
     }

@@ -84,7 +84,9 @@ async fn status_of_all(store: &str, what: &str) {
     }
     let after = Footprint::of(&daemon);
     let (busy, more) = ((after.busy - before.busy) / ROUNDS, after.resident_kib.saturating_sub(before.resident_kib));
-    println!("a status of {DEPENDENCIES} dependencies on {what}: {busy:?} of the daemon, {more} KiB more after {ROUNDS}");
+    println!(
+        "a status of {DEPENDENCIES} dependencies on {what}: {busy:?} of the daemon, {more} KiB more after {ROUNDS}"
+    );
     assert!(busy <= SLOWER * STATUS, "{busy:?}");
     assert!(more <= MEMORY_KIB, "{more} KiB");
 }

@@ -39,17 +39,7 @@ impl Agent {
         let config = setting.text_path("budgetd.toml");
         let name = format!("host{number}");
         let http_text = http.to_string();
-        let arguments = [
-            "serve",
-            "--listen",
-            &listen,
-            "--http",
-            &http_text,
-            "--config",
-            &config,
-            "--holder-id",
-            &name,
-        ];
+        let arguments = ["serve", "--listen", &listen, "--http", &http_text, "--config", &config, "--holder-id", &name];
         let upstream = security::upstream(setting.daemons[0].grpc());
         let arguments: Vec<String> = arguments.map(str::to_owned).into_iter().chain(upstream).collect();
         let mut agent = Self { process: spawn(&arguments), socket, http, arguments };

@@ -20,3 +20,4 @@ mod redis;
 mod reloads;
 mod setting;
 mod sharing;
+mod suite;

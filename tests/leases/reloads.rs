@@ -12,9 +12,7 @@ use budget::{
     decision::{Attempt, Outcome, Release, ReleaseResult, Reserve},
     ids::{PolicyVersion, ReservationId},
 };
-use budget_client::{
-    Client, Decision, Dependency, DependencyStatus, How, PolicyEdit, boot_time_ns, reservation_id,
-};
+use budget_client::{Client, Decision, Dependency, DependencyStatus, How, PolicyEdit, boot_time_ns, reservation_id};
 use budget_tests::{eventually::eventually, security};
 use tokio::{task::JoinHandle, time::interval};
 
@@ -104,8 +102,7 @@ async fn status(client: &Client) -> DependencyStatus {
 async fn a13_a_hundred_reloads_a_second_on_two_replicas_refill_and_lose_nothing() {
     let setting = Setting::with(On::Redis7, POLICY, REPLICAS, &[]);
     let start_ns = boot_time_ns();
-    let operators: Vec<Client> =
-        setting.endpoints().iter().map(|endpoint| security::client(endpoint)).collect();
+    let operators: Vec<Client> = setting.endpoints().iter().map(|endpoint| security::client(endpoint)).collect();
     let mut version = operators[0].list_policies(None, CALL).await.unwrap().version;
     version = put(&operators[0], "kept", &kept_policy("1M/s", ""), version).await;
     let ask = Reserve { no_release: true, ..Reserve::new(reservation_id().unwrap(), Attempt::ORIGINAL) };

@@ -379,12 +379,7 @@ impl Store for MemoryStore {
         Ok(shard.entries.get(dependency).map(|entry| entry.ledger.list_holders(after, limit)).unwrap_or_default())
     }
 
-    async fn report_received(
-        &self,
-        dependency: &DependencyId,
-        attempts: i64,
-        _: Instant,
-    ) -> Result<bool, StoreError> {
+    async fn report_received(&self, dependency: &DependencyId, attempts: i64, _: Instant) -> Result<bool, StoreError> {
         let mut shard = self.shard(dependency);
         let Some(entry) = shard.entries.get_mut(dependency) else { return Ok(false) };
         entry.received = Some(entry.received.unwrap_or(0).saturating_add(attempts));

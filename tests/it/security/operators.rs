@@ -21,7 +21,9 @@ const SCRAPER: (&str, &str) =
 
 fn write_auth(files: &Files) {
     let entry = |name: &str, sha256: &str, role: &str| {
-        format!("[[token]]\nname = \"{name}\"\nsha256 = \"{sha256}\"\nroles = [{{ role = \"{role}\", dependencies = [\"*\"] }}]\n")
+        format!(
+            "[[token]]\nname = \"{name}\"\nsha256 = \"{sha256}\"\nroles = [{{ role = \"{role}\", dependencies = [\"*\"] }}]\n"
+        )
     };
     files.write("auth", &(entry("console", CONSOLE.1, "operate") + &entry("scraper", SCRAPER.1, "read")));
 }
@@ -95,7 +97,8 @@ fn metrics_are_for_this_machine_and_for_those_who_may_read_everything() {
     let flags = files.flags(&["auth"]);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let (_daemon, http) = exposed(&files, &flags);
-    let (remote, local) = (SocketAddr::new(own_address(), http.port()), SocketAddr::from(([127, 0, 0, 1], http.port())));
+    let (remote, local) =
+        (SocketAddr::new(own_address(), http.port()), SocketAddr::from(([127, 0, 0, 1], http.port())));
     let bearer = |token: &str| format!("authorization: Bearer {token}");
     let (scraper, stranger) = (bearer(SCRAPER.0), bearer("somebody"));
     for (what, address, path, more, expected) in [
