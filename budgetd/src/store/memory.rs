@@ -72,6 +72,8 @@ struct Shard {
     entries: HashMap<DependencyId, Box<Entry>>,
     /// Those whose time needs heartbeats.
     beating: HashSet<DependencyId>,
+    /// What those with an entry have received whose own side reports it.
+    received: HashMap<DependencyId, i64>,
     swept_ms: i64,
 }
 
@@ -81,8 +83,6 @@ struct Entry {
     /// The clock's reading at the last call.
     used_ms: i64,
     ledger: Ledger,
-    /// As the dependency's own side reports them; none if it never did.
-    received: Option<i64>,
 }
 
 // === impl MemoryStore ===
@@ -173,7 +173,7 @@ impl MemoryStore {
         let now_ms = self.clock.now_ms();
         let entry = entries.entry(dependency.clone()).or_insert_with(|| {
             let ledger = Ledger::new(resolved.version, Arc::clone(&resolved.numbers), self.start, now_ms);
-            Box::new(Entry { resolved, used_ms: now_ms, ledger, received: None })
+            Box::new(Entry { resolved, used_ms: now_ms, ledger })
         });
         self.call_entry(dependency, entry, beating, call)
     }
@@ -262,7 +262,9 @@ impl MemoryStore {
         shard.swept_ms = now_ms;
         let snapshot = self.policies.snapshot();
         let before = shard.entries.len();
-        shard.entries.retain(|dependency, entry| self.keeps(&snapshot, dependency, entry, now_ms));
+        let Shard { entries, received, .. } = &mut *shard;
+        entries.retain(|dependency, entry| self.keeps(&snapshot, dependency, entry, now_ms));
+        received.retain(|dependency, _| entries.contains_key(dependency));
         let gone = before - shard.entries.len();
         if shard.entries.capacity() > 4 * shard.entries.len().max(16) {
             shard.entries.shrink_to_fit();
@@ -381,13 +383,16 @@ impl Store for MemoryStore {
 
     async fn report_received(&self, dependency: &DependencyId, attempts: i64, _: Instant) -> Result<bool, StoreError> {
         let mut shard = self.shard(dependency);
-        let Some(entry) = shard.entries.get_mut(dependency) else { return Ok(false) };
-        entry.received = Some(entry.received.unwrap_or(0).saturating_add(attempts));
+        if !shard.entries.contains_key(dependency) {
+            return Ok(false);
+        }
+        let received = shard.received.entry(dependency.clone()).or_default();
+        *received = received.saturating_add(attempts);
         Ok(true)
     }
 
     async fn received(&self, dependencies: &[DependencyId], _: Instant) -> Result<Vec<Option<i64>>, StoreError> {
-        let of = |dependency| self.shard(dependency).entries.get(dependency).and_then(|entry| entry.received);
+        let of = |dependency| self.shard(dependency).received.get(dependency).copied();
         Ok(dependencies.iter().map(of).collect())
     }
 
