@@ -9,6 +9,7 @@ mod admin;
 mod budget_service;
 mod deadline;
 mod permitted;
+mod received;
 mod session;
 mod sight;
 mod status;

@@ -120,6 +120,21 @@ pub trait Store: Send + Sync + 'static {
         deadline: Instant,
     ) -> impl Future<Output = Result<Option<View>, StoreError>> + Send;
 
+    /// As [`Self::view`], of several at once, each with a result of its own, in their order.
+    fn views(
+        &self,
+        dependencies: &[DependencyId],
+        deadline: Instant,
+    ) -> impl Future<Output = Vec<Result<Option<View>, StoreError>>> + Send {
+        async move {
+            let mut views = Vec::with_capacity(dependencies.len());
+            for dependency in dependencies {
+                views.push(self.view(dependency, deadline).await);
+            }
+            views
+        }
+    }
+
     /// Names of known dependencies after `after` in name order, at most `limit`.
     fn known(
         &self,
@@ -145,6 +160,28 @@ pub trait Store: Send + Sync + 'static {
         limit: usize,
         deadline: Instant,
     ) -> impl Future<Output = Result<Vec<HolderView>, StoreError>> + Send;
+
+    /// Counts attempts that a dependency's own side received. False: it has no ledger to compare them with.
+    fn report_received(
+        &self,
+        dependency: &DependencyId,
+        attempts: i64,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        let _not_here = (dependency, attempts, deadline);
+        let rule = "what dependencies receive is not counted here: report it to the budgetd that keeps the ledgers";
+        std::future::ready(Err(StoreError::Refused(rule.to_owned())))
+    }
+
+    /// What was counted so in the last day, of several, in their order.
+    fn received(
+        &self,
+        dependencies: &[DependencyId],
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Vec<Option<i64>>, StoreError>> + Send {
+        let _not_here = deadline;
+        std::future::ready(Ok(vec![None; dependencies.len()]))
+    }
 
     /// Takes a holder's lease away from its next sync on. False if no such holder is known.
     fn revoke(

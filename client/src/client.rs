@@ -136,6 +136,20 @@ impl Client {
         self.transport.extend(dependency, extend, deadline(within)).await
     }
 
+    /// Counts attempts that a dependency received, as its own side saw them; false if nobody has asked for it yet. Sent
+    /// once, since a second time would count twice. [`Received`](crate::Received) does so by itself.
+    ///
+    /// # Errors
+    /// Whatever is not an answer.
+    pub async fn report_received(
+        &self,
+        dependency: &Dependency,
+        attempts: u64,
+        within: Duration,
+    ) -> Result<bool, Error> {
+        self.transport.report_received(dependency, attempts, deadline(within)).await
+    }
+
     /// Opens a stream that carries many calls at once.
     ///
     /// # Errors

@@ -39,6 +39,7 @@ mod leased;
 pub mod leasing;
 mod metrics;
 mod permit;
+mod received;
 mod session;
 mod transport;
 
@@ -60,4 +61,5 @@ pub use error::Error;
 pub use leased::{Ask, Builder, Counts, Handle, LeasedClient, Refused};
 pub use leasing::Standing;
 pub use permit::{InFlight, Permit, PermitExpired, Source};
+pub use received::{CountReceived, Received};
 pub use session::Session;

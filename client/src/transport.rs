@@ -106,6 +106,18 @@ impl Transport {
         response.try_into().map_err(Error::UnexpectedAnswer)
     }
 
+    pub(crate) async fn report_received(
+        &self,
+        dependency: &Dependency,
+        attempts: u64,
+        deadline: Instant,
+    ) -> Result<bool, Error> {
+        let message = pb::ReportReceivedRequest { dependency: dependency.id().to_string(), attempts };
+        let mut client = self.budget.clone();
+        let response = call(message, deadline, |request| async move { client.report_received(request).await }).await?;
+        Ok(response.counted)
+    }
+
     /// Asks for leases; the inner errors concern one dependency each.
     pub(crate) async fn sync(&self, asks: &[Asked], deadline: Instant) -> Result<Vec<Result<SyncReply, Error>>, Error> {
         let asking: Vec<_> = asks

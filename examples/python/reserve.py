@@ -4,6 +4,8 @@
     pip install -r examples/python/requirements.txt
     python examples/python/reserve.py --endpoint 127.0.0.1:7411 payments
 
+With TLS and roles: --tls-ca ca.crt --token-file token.
+
 Nothing of ours is needed but the .proto files: the stubs are generated into a temporary directory. In a service, generate
 them when you build.
 """
@@ -44,6 +46,17 @@ def generated_stubs():
         yield budget_pb2, budget_pb2_grpc
 
 
+def channel_to(arguments):
+    """Speaks TLS if there is a CA, and then shows the token of the file, if there is one."""
+    if not arguments.tls_ca:
+        return grpc.insecure_channel(arguments.endpoint)
+    credentials = grpc.ssl_channel_credentials(pathlib.Path(arguments.tls_ca).read_bytes())
+    if arguments.token_file:
+        token = pathlib.Path(arguments.token_file).read_text().strip()
+        credentials = grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
+    return grpc.secure_channel(arguments.endpoint, credentials)
+
+
 def call_dependency():
     """The work that the budget protects; here it always succeeds."""
 
@@ -51,10 +64,12 @@ def call_dependency():
 def main():
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--endpoint", default="127.0.0.1:7411", help="host:port of budgetd")
+    arguments.add_argument("--tls-ca", help="PEM file of the authority that signed budgetd's certificate; without: no TLS")
+    arguments.add_argument("--token-file", help="file with a bearer token; it is sent by TLS only")
     arguments.add_argument("dependency", nargs="?", default="payments")
     arguments = arguments.parse_args()
 
-    with generated_stubs() as (pb, services), grpc.insecure_channel(arguments.endpoint) as channel:
+    with generated_stubs() as (pb, services), channel_to(arguments) as channel:
         budget = services.RetryBudgetStub(channel)
 
         # 16 random bytes, the same on every re-send of this ask: if the answer is lost, ask again with them.

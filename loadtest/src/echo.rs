@@ -93,6 +93,13 @@ impl RetryBudget for Echo {
         Err(Status::unimplemented("the baseline lends nothing"))
     }
 
+    async fn report_received(
+        &self,
+        _: Request<pb::ReportReceivedRequest>,
+    ) -> Result<Response<pb::ReportReceivedResponse>, Status> {
+        Err(Status::unimplemented("the baseline compares nothing"))
+    }
+
     async fn session(
         &self,
         request: Request<Streaming<pb::SessionRequest>>,

@@ -20,7 +20,8 @@ use budget::{
 
 pub use holders::{Named, holder, holder_id, holder_message, lending, lending_message};
 pub use request::{
-    ATTEMPT_NUMBER_MAX, Echo, OPERATION_EXPIRES_IN_MS_MAX, Received, extend_request, release_request, reserve_request,
+    ATTEMPT_NUMBER_MAX, Echo, OPERATION_EXPIRES_IN_MS_MAX, Received, extend_request, release_request, report_received,
+    reserve_request,
 };
 pub use response::{Decided, Decision, Released, Reserved};
 pub use session::{Reply, session_call, session_reply, session_response};

@@ -13,7 +13,7 @@ use budget::{
     ids::{DependencyId, ReservationId},
 };
 use budget_client::{Client, Dependency, Session};
-use budget_tests::{daemon::Daemon, eventually::eventually, rng::Rng};
+use budget_tests::{daemon::Daemon, eventually::eventually, rng::Rng, security};
 use tokio::task::JoinSet;
 
 use crate::redis_world::fresh_id;
@@ -87,7 +87,7 @@ async fn judge(name: &str, daemon: &Daemon, way: impl Fn(usize) -> Way) {
     let ids: Vec<ReservationId> = tasks.join_all().await.concat();
     assert_eq!(ids.len(), CALLS / 2);
     // What is left of a call that was given up may still be on its way: nothing is judged before all have ended.
-    let client = Arc::new(Client::new(&daemon.endpoint()).unwrap());
+    let client = Arc::new(security::client(&daemon.endpoint()));
     let dependency = Dependency::new("stormy").unwrap();
     let name_of_all = [DependencyId::new("stormy").unwrap()];
     eventually(Duration::from_secs(30), "no call is on its way", async || {
@@ -136,14 +136,14 @@ fn daemon() -> (Daemon, tempfile::NamedTempFile) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a09_a_hundred_thousand_calls_given_up_leave_what_the_model_says() {
     let (daemon, _policy) = daemon();
-    let clients: Vec<_> = (0..4).map(|_| Arc::new(Client::new(&daemon.endpoint()).unwrap())).collect();
+    let clients: Vec<_> = (0..4).map(|_| Arc::new(security::client(&daemon.endpoint()))).collect();
     judge("unary", &daemon, |task| Way::Unary(Arc::clone(&clients[task % 4]))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a09_a_hundred_thousand_calls_given_up_over_sessions_leave_what_the_model_says() {
     let (daemon, _policy) = daemon();
-    let client = Client::new(&daemon.endpoint()).unwrap();
+    let client = security::client(&daemon.endpoint());
     let mut sessions = Vec::new();
     for _ in 0..8 {
         sessions.push(Arc::new(client.session(WITHIN).await.unwrap()));

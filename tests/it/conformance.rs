@@ -18,9 +18,9 @@ use tokio::runtime::Runtime;
 use crate::redis_world;
 
 /// A name that would break out of a careless hash tag.
-const DEPENDENCY: &str = "pay{ments}:%7B é";
+pub(crate) const DEPENDENCY: &str = "pay{ments}:%7B é";
 
-fn scenarios() -> Vec<(String, String)> {
+pub(crate) fn scenarios() -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors");
     let mut found: Vec<_> = fs::read_dir(folder)
         .expect("the scenarios")

@@ -8,6 +8,7 @@ use budget_tests::{
     daemon::Daemon,
     eventually::eventually,
     redis_server::{Flavour, RedisServer},
+    security,
 };
 use tempfile::TempDir;
 
@@ -45,7 +46,7 @@ impl Fleet {
     }
 
     fn client(&self, at: usize) -> Client {
-        Client::new(&self.daemons[at].endpoint()).unwrap()
+        security::client(&self.daemons[at].endpoint())
     }
 
     fn write(&self, text: &str) {

@@ -5,7 +5,7 @@ use std::{process::Command, time::Duration};
 use budget_tests::{
     daemon::Daemon,
     process::{Process, Stream},
-    repository,
+    repository, security,
 };
 
 /// Starting Python and generating the stubs included.
@@ -17,6 +17,9 @@ fn example(arguments: &[&str]) -> (Option<i32>, String, String) {
     assert!(python.is_file(), "{} is missing: run ./tests/run once, it makes it", python.display());
     let mut command = Command::new(python);
     command.arg(repository().join("examples/python/reserve.py")).args(arguments);
+    if let Some(files) = security::secured() {
+        command.args(["--tls-ca", &files.text("ca.crt"), "--token-file", &files.text("token")]);
+    }
     let mut process = Process::spawn("reserve.py", command);
     let status = process.wait(BOUND);
     (status.code(), process.printed(Stream::Out), process.printed(Stream::Err))

@@ -7,10 +7,11 @@ use budget::{
     ids::{Fingerprint, OperationId},
     units::MICROS_PER_TOKEN,
 };
-use budget_client::{Client, Decision, Dependency};
+use budget_client::{Decision, Dependency};
 use budget_tests::{
     daemon::Daemon,
     redis_server::{Flavour, RedisServer},
+    security,
 };
 use budgetd::clock::Clock;
 use tokio::task::JoinSet;
@@ -140,7 +141,7 @@ struct Tally {
 }
 
 async fn hammer(endpoint: String, name: &'static str, calls: usize) -> Tally {
-    let client = Client::new(&endpoint).expect("an endpoint");
+    let client = security::client(&endpoint);
     let dependency = Dependency::new(name).expect("a name");
     let within = Duration::from_secs(5);
     let mut tally = Tally { originals: 0, retries: 0, lost: 0 };

@@ -3,8 +3,8 @@
 use std::{net::SocketAddr, path::PathBuf, process::Command};
 
 use budget::decision::{Attempt, Reserve};
-use budget_client::{Client, Mode, Source, boot_time_ns, reservation_id};
-use budget_tests::{daemon, eventually::eventually, ports, process::Process};
+use budget_client::{Mode, Source, boot_time_ns, reservation_id};
+use budget_tests::{daemon, eventually::eventually, ports, process::Process, security};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -35,25 +35,13 @@ impl Agent {
     async fn start(setting: &Setting, number: usize) -> Self {
         let socket = setting.path(&format!("agent{number}.sock"));
         let http = SocketAddr::from(([127, 0, 0, 1], ports::pick()));
-        let store = format!("grpc://{}", setting.daemons[0].grpc());
         let listen = format!("unix:{}", socket.display());
         let config = setting.text_path("budgetd.toml");
         let name = format!("host{number}");
         let http_text = http.to_string();
-        let arguments = [
-            "serve",
-            "--listen",
-            &listen,
-            "--http",
-            &http_text,
-            "--store",
-            &store,
-            "--config",
-            &config,
-            "--holder-id",
-            &name,
-        ];
-        let arguments: Vec<String> = arguments.map(str::to_owned).to_vec();
+        let arguments = ["serve", "--listen", &listen, "--http", &http_text, "--config", &config, "--holder-id", &name];
+        let upstream = security::upstream(setting.daemons[0].grpc());
+        let arguments: Vec<String> = arguments.map(str::to_owned).into_iter().chain(upstream).collect();
         let mut agent = Self { process: spawn(&arguments), socket, http, arguments };
         agent.serves().await;
         agent
@@ -208,7 +196,7 @@ async fn q11_an_agent_that_is_killed_and_started_again_costs_no_more_than_the_bo
 async fn q13_an_agent_says_that_a_policy_is_only_tried() {
     let setting = Setting::new(On::Memory, &format!("mode = \"shadow\"\n{POLICY}"));
     let agent = Agent::start(&setting, 0).await;
-    let client = Client::new(&agent.endpoint()).unwrap();
+    let client = security::client(&agent.endpoint());
     let reserve = async || {
         let ask = Reserve { no_release: true, ..Reserve::new(reservation_id().unwrap(), Attempt::ORIGINAL) };
         client.reserve(&pay(), &ask, CALL).await.unwrap()

@@ -7,6 +7,7 @@ use budget_tests::{
     eventually::{eventually, eventually_some},
     ports,
     proxy::{Proxy, Upstream},
+    security,
 };
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -54,9 +55,13 @@ impl<B> Service<http::Request<B>> for Always {
 /// Takes the place of a daemon that has ended.
 async fn takes_the_place(address: SocketAddr, code: Code, tasks: &mut JoinSet<()>) {
     let listener = eventually_some(BOUND, "the address is free", async || TcpListener::bind(address).await.ok()).await;
+    let mut server = Server::builder();
+    if let Some(tls) = security::server_tls() {
+        server = server.tls_config(tls).unwrap();
+    }
     let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
     tasks.spawn(async move {
-        Server::builder().add_service(Always(code)).serve_with_incoming(incoming).await.unwrap();
+        server.add_service(Always(code)).serve_with_incoming(incoming).await.unwrap();
     });
 }
 
@@ -157,9 +162,7 @@ async fn a18_usage_is_reported_once_across_an_outage() {
     proxy.cut().await;
     proxy.pass();
     fleet.all_leased_within(RETURN_MS + REST_MS, "T4 after lost reports").await;
-    for member in &fleet.members {
-        member.active.store(false, std::sync::atomic::Ordering::Relaxed);
-    }
+    fleet.stop_asking();
     let admitted = || {
         let counts = fleet.members.iter().flat_map(|member| member.client.counts());
         counts.fold((0, 0), |(originals, retries), (_, counts)| {

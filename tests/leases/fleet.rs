@@ -18,7 +18,7 @@ use budget_client::{
     Ask, Client, Client as PlainClient, Decision, Handle, LeasedClient, Mode, Permit, Refused, Reserved, Source,
     Standing, boot_time_ns, reservation_id,
 };
-use budget_tests::eventually::eventually;
+use budget_tests::{eventually::eventually, security};
 use tokio::{
     task::JoinSet,
     time::{MissedTickBehavior, interval},
@@ -150,7 +150,7 @@ impl Fleet {
     }
 
     pub(crate) fn add(&mut self, endpoints: &[String], holder: Option<&str>, demand: Demand) {
-        let mut builder = Client::builder().endpoints(endpoints).timing(TIMING);
+        let mut builder = Client::builder().endpoints(endpoints).timing(TIMING).options(security::caller());
         if let Some(holder) = holder {
             builder = builder.holder_id(HolderId::new(holder).unwrap());
         }
@@ -164,7 +164,7 @@ impl Fleet {
 
     /// A caller of an agent, or of a daemon, that holds no lease.
     pub(crate) fn add_caller(&mut self, endpoint: &str, demand: Demand) {
-        let asker = Asker::Plain(Arc::new(PlainClient::new(endpoint).unwrap()));
+        let asker = Asker::Plain(Arc::new(PlainClient::with_options(endpoint, &security::caller()).unwrap()));
         let work = work(asker, demand, Arc::new(AtomicBool::new(true)), Arc::clone(&self.seen));
         self.callers.push(tokio::spawn(work));
     }
@@ -182,6 +182,11 @@ impl Fleet {
     /// Twice as many originals as there may be, and three times the ratio of retries, by so many clients.
     pub(crate) fn plenty(endpoints: &[String], members: usize, rate: i64) -> Self {
         Self { rate, ..Self::start(endpoints, members, Demand::plenty(rate, members)) }
+    }
+
+    /// No client asks for anything any more.
+    pub(crate) fn stop_asking(&self) {
+        self.members.iter().for_each(|member| member.active.store(false, Relaxed));
     }
 
     /// How many stand like this.

@@ -7,6 +7,7 @@ use budget_client::{Client, Standing, boot_time_ns};
 use budget_tests::{
     eventually::eventually,
     process::{Process, Stream},
+    security,
 };
 
 use super::{
@@ -91,7 +92,8 @@ fn process() {
 fn split(runtime: &tokio::runtime::Runtime, endpoint: &str) {
     let (client, handle) = runtime.block_on(async {
         let holder = HolderId::new("split").unwrap();
-        let client = Client::builder().endpoints([endpoint]).timing(TIMING).holder_id(holder).connect().unwrap();
+        let client = Client::builder().endpoints([endpoint]).options(security::caller()).timing(TIMING);
+        let client = client.holder_id(holder).connect().unwrap();
         let handle = client.dependency(&pay()).unwrap();
         (client, handle)
     });

@@ -2,10 +2,10 @@
 
 use budget::lease::{Epoch, SyncAnswer, SyncAsk, Usage};
 use budget_client::{
-    Coordinators, Options, Source, Standing, boot_time_ns,
+    Coordinators, Source, Standing, boot_time_ns,
     leasing::{Asked, Coordinator},
 };
-use budget_tests::eventually::eventually;
+use budget_tests::{eventually::eventually, security};
 
 use super::{
     fleet::{Admission, Demand, Fleet},
@@ -177,7 +177,7 @@ async fn q11_a_copied_holder_is_fenced_and_starts_anew() {
         page.holders.into_iter().map(|holder| holder.value).find(|holder| holder.holder.as_str() == "copied")
     };
     let before = copied().await.unwrap();
-    let coordinators = Coordinators::new(setting.endpoints(), &Options::default(), CALL).unwrap();
+    let coordinators = Coordinators::new(setting.endpoints(), &security::caller(), CALL).unwrap();
     let copy = |sequence, epoch| SyncAsk {
         holder: before.holder.clone(),
         incarnation: before.incarnation,

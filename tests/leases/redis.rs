@@ -43,7 +43,7 @@ fn case(setting: &Setting, start_ns: i64) -> Case {
 
 /// One fleet at a time: fifty clients and all they speak to fill a small machine. Held by whoever has the file, since tests
 /// may run in processes of their own.
-async fn alone() -> fs::File {
+pub(crate) async fn alone() -> fs::File {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("one-fleet-at-a-time");
     let file = fs::File::create(path).unwrap();
     tokio::task::spawn_blocking(move || {

@@ -8,6 +8,7 @@ use budget_tests::{
     daemon::Daemon,
     eventually::eventually,
     redis_server::{Flavour, RedisServer},
+    security,
 };
 use budgetd::{config::LeaseTiming, policies::PolicySet};
 use tempfile::TempDir;
@@ -166,7 +167,7 @@ impl Setting {
 
     /// Of the first daemon.
     pub(crate) fn operator(&self) -> Operator {
-        Operator { client: Client::new(&self.daemons[0].endpoint()).unwrap() }
+        Operator { client: security::client(&self.daemons[0].endpoint()) }
     }
 }
 

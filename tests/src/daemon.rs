@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use crate::{
     ports,
     process::{Gone, Process, Stream},
+    security::{self, Files},
 };
 
 /// Names another executable than the one beside the tests.
@@ -35,6 +36,8 @@ pub struct Daemon {
     http: SocketAddr,
     process: Process,
     directory: TempDir,
+    /// By which it is secured, if the run is.
+    security: Option<&'static Files>,
 }
 
 /// A command line that has ended.
@@ -98,16 +101,21 @@ fn command(arguments: &[impl AsRef<str>], environment: &[(String, String)]) -> C
 // === impl Daemon ===
 
 impl Daemon {
-    /// Starts `budgetd serve` with further arguments on free ports and waits until it serves.
+    /// Starts `budgetd serve` with further arguments on free ports and waits until it serves; with TLS and roles where this
+    /// run has them.
     ///
     /// # Panics
     /// If it does not.
     #[must_use]
     pub fn start(arguments: &[&str]) -> Self {
-        Self::start_with(arguments, &[])
+        let security = security::secured();
+        let flags = security.map(Files::daemon);
+        let flags = flags.iter().flatten().map(String::as_str);
+        let all: Vec<&str> = arguments.iter().copied().chain(flags).collect();
+        Self { security, ..Self::start_with(&all, &[]) }
     }
 
-    /// The same with environment variables.
+    /// The same with environment variables, and with TLS and roles only if the arguments say so.
     ///
     /// # Panics
     /// If it does not serve in time.
@@ -134,7 +142,7 @@ impl Daemon {
             let asked = [ports::pick(), ports::pick()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
             match launch(asked, &arguments, &environment, &directory) {
                 Ok((process, [grpc, http])) => {
-                    return Ok(Self { arguments, environment, grpc, http, process, directory });
+                    return Ok(Self { arguments, environment, grpc, http, process, directory, security: None });
                 }
                 Err(Failed::PortTaken) => {}
                 Err(Failed::Other(reason)) => return Err(reason),
@@ -155,10 +163,11 @@ impl Daemon {
         self.http
     }
 
-    /// `http://127.0.0.1:…` for gRPC clients and `--endpoint`.
+    /// `http://127.0.0.1:…` for gRPC clients and `--endpoint`; `https://` where it is secured as the run is.
     #[must_use]
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.grpc)
+        let scheme = if self.security.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.grpc)
     }
 
     /// The process, for its log.
@@ -178,8 +187,15 @@ impl Daemon {
     /// If it does not end in time.
     #[must_use]
     pub fn run(&self, arguments: &[&str]) -> Finished {
-        let endpoint = self.endpoint();
-        run(&[arguments, &["--endpoint", endpoint.as_str()]].concat())
+        let way = self.flags();
+        let way = way.iter().map(String::as_str);
+        run(&arguments.iter().copied().chain(way).collect::<Vec<_>>())
+    }
+
+    /// How another command of the command line reaches it.
+    #[must_use]
+    pub fn flags(&self) -> Vec<String> {
+        security::flags(&self.endpoint())
     }
 
     /// Sends SIGTERM.
@@ -215,22 +231,22 @@ impl Daemon {
     /// # Panics
     /// If it does not serve in time, or somebody else took a port meanwhile.
     pub fn restart(&mut self) {
-        let arguments = std::mem::take(&mut self.arguments);
-        self.restart_with(arguments);
-    }
-
-    /// The same with other arguments, from now on.
-    ///
-    /// # Panics
-    /// As [`Self::restart`].
-    pub fn restart_with(&mut self, arguments: Vec<String>) {
-        self.arguments = arguments;
         self.process.kill();
         match launch([self.grpc, self.http], &self.arguments, &self.environment, &self.directory) {
             Ok((process, _)) => self.process = process,
             Err(Failed::PortTaken) => panic!("somebody else took {} or {}", self.grpc, self.http),
             Err(Failed::Other(reason)) => panic!("{reason}"),
         }
+    }
+
+    /// The same with other arguments, from now on; secured as before.
+    ///
+    /// # Panics
+    /// As [`Self::restart`].
+    pub fn restart_with(&mut self, arguments: Vec<String>) {
+        self.arguments = arguments;
+        self.arguments.extend(self.security.map(Files::daemon).into_iter().flatten());
+        self.restart();
     }
 }
 

@@ -15,6 +15,7 @@ pub mod process;
 pub mod proxy;
 pub mod redis_server;
 pub mod rng;
+pub mod security;
 pub mod vectors;
 
 /// The root of the repository.

@@ -22,7 +22,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use crate::{ports, redis_server};
+use crate::{ports, redis_server, security};
 
 /// Most chunks on their way in one direction of a connection; then the sender is held back, as by a full socket.
 const CHUNKS_MAX: usize = 1024;
@@ -129,10 +129,10 @@ impl Proxy {
         redis_server::budgetd_url(self.address)
     }
 
-    /// `http://…` of this proxy, for gRPC.
+    /// `http://…` of this proxy, for gRPC; `https://` where daemons are secured.
     #[must_use]
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+        security::endpoint(self.address)
     }
 
     /// What has passed so far.

@@ -145,6 +145,15 @@ pub(super) fn findings(page: &StatusPage, status: &DependencyStatus, policy: &Po
             "nothing is needed; mode = \"enforce\" makes the policy bite".to_owned(),
         );
     }
+    if let Some(unasked) = super::status::unasked(status) {
+        find(
+            "unasked_attempts",
+            format!("the dependency says of itself: {}", unasked.text()),
+            "look for a layer that retries by itself (an SDK, an HTTP client, a mesh, a queue), or for callers that do not \
+             ask; let one layer retry, the one that asks here"
+                .to_owned(),
+        );
+    }
     if let Some(lending) = &status.lending
         && lending.quarantine_left_ms.max(lending.wait_left_ms) > 0
     {

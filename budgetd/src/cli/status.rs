@@ -260,6 +260,7 @@ fn window_json(window: &Window) -> Value {
         "amplification_ppm": window.amplification_ppm,
         "refusals": refusals_json(&window.refusals),
         "would_be_refusals": refusals_json(&window.would_be_refusals),
+        "received": window.received,
     })
 }
 
@@ -287,12 +288,37 @@ fn notes(status: &DependencyStatus) -> String {
     let leased = status.lending.iter().map(leased);
     off.into_iter()
         .chain(over)
+        .chain(unasked(status).map(|unasked| unasked.text()))
         .chain(leased)
         .chain(counted)
         .chain(overuse)
         .chain(refused)
         .collect::<Vec<_>>()
         .join(", ")
+}
+
+/// More came to a dependency than was admitted.
+pub(super) struct Unasked {
+    received: u64,
+    admitted: u64,
+    seconds: u64,
+}
+
+impl Unasked {
+    pub(super) fn text(&self) -> String {
+        let Self { received, admitted, seconds } = self;
+        format!("RECEIVED {received} where {admitted} were admitted in {seconds} s")
+    }
+}
+
+/// Whether attempts come that nobody asked for, in the last minute. Reports, and what holders admit, are some seconds late, so
+/// that a tenth more says nothing.
+pub(super) fn unasked(status: &DependencyStatus) -> Option<Unasked> {
+    let window = status.recent.fleet.last()?;
+    let (received, seconds) = (window.received?, window.length_ms / 1_000);
+    let admitted = window.originals_admitted.saturating_add(window.retries_admitted);
+    let most = admitted.saturating_add(admitted / 10).saturating_add(10);
+    (received > most).then_some(Unasked { received, admitted, seconds })
 }
 
 /// What is leased, and what is unknown.

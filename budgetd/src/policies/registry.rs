@@ -14,7 +14,11 @@ use std::{
     },
 };
 
-use budget::{ids::PolicyVersion, units::EXACT_MAX};
+use budget::{
+    ids::{DependencyId, PolicyVersion},
+    lease::HolderId,
+    units::EXACT_MAX,
+};
 use tracing::warn;
 
 pub use self::{
@@ -27,7 +31,7 @@ use super::{
     file::{PolicyFile, PolicyFileError},
     history::History,
     managed::Content,
-    repository::{AnyRepository, Document, Presence, Replica, Repository},
+    repository::{AnyRepository, Document, Presence, Replica, Repository, Told},
     set::{PolicySet, judge_pattern},
     snapshot::{Snapshot, Switch, Switches},
     text::InvalidText,
@@ -434,6 +438,26 @@ impl Policies {
     /// If the repository does not answer.
     pub async fn replicas(&self) -> Result<Vec<Replica>, StoreError> {
         self.repository.replicas().await
+    }
+
+    /// Tells the other replicas what holders were told here.
+    ///
+    /// # Errors
+    /// If the repository does not answer.
+    pub async fn tell_holders(&self, told: &[Told]) -> Result<(), StoreError> {
+        self.repository.tell_holders(told).await
+    }
+
+    /// What replicas told these holders last, as far as they have told each other.
+    ///
+    /// # Errors
+    /// If the repository does not answer.
+    pub async fn holders_told(
+        &self,
+        dependency: &DependencyId,
+        holders: &[HolderId],
+    ) -> Result<Vec<Option<PolicyVersion>>, StoreError> {
+        self.repository.holders_told(dependency, holders).await
     }
 }
 

@@ -6,7 +6,10 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use budget::ids::PolicyVersion;
+use budget::{
+    ids::{DependencyId, PolicyVersion},
+    lease::HolderId,
+};
 
 use crate::store::StoreError;
 
@@ -50,6 +53,17 @@ pub struct Replica {
     pub age_ms: i64,
 }
 
+/// What a holder of one dependency's leases was told last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// Whose leases.
+    pub dependency: DependencyId,
+    /// To whom.
+    pub holder: HolderId,
+    /// Of the rules.
+    pub version: PolicyVersion,
+}
+
 /// Keeps one document. Implementations bound their own waiting and do not retry.
 pub trait Repository: Send + Sync + 'static {
     /// The document, if there is one.
@@ -83,6 +97,22 @@ pub trait Repository: Send + Sync + 'static {
     fn replicas(&self) -> impl Future<Output = Result<Vec<Replica>, StoreError>> + Send {
         std::future::ready(Ok(Vec::new()))
     }
+
+    /// Tells the other replicas what holders were told here. It is remembered for one to two hours.
+    fn tell_holders(&self, told: &[Told]) -> impl Future<Output = Result<(), StoreError>> + Send {
+        let _nobody_else = told;
+        std::future::ready(Ok(()))
+    }
+
+    /// For each of these holders, what a replica told it last, as far as that was told to the others lately.
+    fn holders_told(
+        &self,
+        dependency: &DependencyId,
+        holders: &[HolderId],
+    ) -> impl Future<Output = Result<Vec<Option<PolicyVersion>>, StoreError>> + Send {
+        let _nobody_else = dependency;
+        std::future::ready(Ok(vec![None; holders.len()]))
+    }
 }
 
 /// Keeps the document in this process.
@@ -99,6 +129,12 @@ pub(super) trait AnyRepository: Send + Sync {
     fn tell(&self, presence: Presence) -> Answer<'_, ()>;
     fn replica(&self) -> Option<&str>;
     fn replicas(&self) -> Answer<'_, Vec<Replica>>;
+    fn tell_holders<'a>(&'a self, told: &'a [Told]) -> Answer<'a, ()>;
+    fn holders_told<'a>(
+        &'a self,
+        dependency: &'a DependencyId,
+        holders: &'a [HolderId],
+    ) -> Answer<'a, Vec<Option<PolicyVersion>>>;
 }
 
 // === impl AnyRepository ===
@@ -126,6 +162,18 @@ impl<R: Repository> AnyRepository for R {
 
     fn replicas(&self) -> Answer<'_, Vec<Replica>> {
         Box::pin(Repository::replicas(self))
+    }
+
+    fn tell_holders<'a>(&'a self, told: &'a [Told]) -> Answer<'a, ()> {
+        Box::pin(Repository::tell_holders(self, told))
+    }
+
+    fn holders_told<'a>(
+        &'a self,
+        dependency: &'a DependencyId,
+        holders: &'a [HolderId],
+    ) -> Answer<'a, Vec<Option<PolicyVersion>>> {
+        Box::pin(Repository::holders_told(self, dependency, holders))
     }
 }
 
@@ -173,5 +221,17 @@ impl<R: Repository> Repository for std::sync::Arc<R> {
 
     fn replicas(&self) -> impl Future<Output = Result<Vec<Replica>, StoreError>> + Send {
         (**self).replicas()
+    }
+
+    fn tell_holders(&self, told: &[Told]) -> impl Future<Output = Result<(), StoreError>> + Send {
+        (**self).tell_holders(told)
+    }
+
+    fn holders_told(
+        &self,
+        dependency: &DependencyId,
+        holders: &[HolderId],
+    ) -> impl Future<Output = Result<Vec<Option<PolicyVersion>>, StoreError>> + Send {
+        (**self).holders_told(dependency, holders)
     }
 }

@@ -23,6 +23,8 @@ use crate::{
 const POLICIES_EVERY: Duration = Duration::from_millis(500);
 /// How often replicas tell each other which policies are in force.
 const TELL_EVERY: Duration = Duration::from_secs(1);
+/// Holders of which replicas tell each other in one go.
+const HOLDERS_AT_ONCE: usize = 500;
 /// How often ledgers are looked at.
 const LEDGERS_EVERY: Duration = Duration::from_secs(5);
 
@@ -37,11 +39,10 @@ pub(super) fn spawn<S: Store>(
         let policies = Arc::clone(&policies);
         async move { policies.poll().await }
     }));
-    let policies = Arc::clone(&core.policies);
+    let telling = Arc::clone(core);
     tasks.spawn(every(TELL_EVERY, move || {
-        let policies = Arc::clone(&policies);
-        // A store that is away is told at its next turn.
-        async move { drop(policies.tell().await) }
+        let core = Arc::clone(&telling);
+        async move { tell(&core).await }
     }));
     if let Some(path) = policy {
         let policies = Arc::clone(&core.policies);
@@ -166,19 +167,35 @@ async fn every<F: Future<Output = ()>>(period: Duration, mut turn: impl FnMut() 
     }
 }
 
+/// Tells the other replicas what is in force here, and what holders were told. A store that is away is told at its next turn.
+async fn tell<S: Store>(core: &Core<S>) {
+    let _away = core.policies.tell().await;
+    loop {
+        let told = core.sight.take_unshared(HOLDERS_AT_ONCE);
+        if told.is_empty() {
+            return;
+        }
+        if core.policies.tell_holders(&told).await.is_err() {
+            return core.sight.put_back(told);
+        }
+    }
+}
+
 /// Looks at the ledgers of dependencies that a rule names. What cannot be seen is not shown.
 async fn look<S: Store>(core: &Core<S>, ledgers: &Ledgers) {
     let snapshot = core.policies.snapshot();
     let names = snapshot.set().rules().filter(|(name, _)| ***name != *DEFAULTS);
     let names: Vec<_> = names.filter_map(|(name, _)| DependencyId::new(name).ok()).take(WATCHED_MAX).collect();
-    let (mut looked_at, mut views) = (Vec::new(), Vec::new());
-    for name in names {
-        let Ok(view) = core.store.view(&name, Clock::instant() + core.limits.call_timeout).await else { break };
-        views.extend(view.clone().map(|view| (name.clone(), view)));
-        if let Ok(resolved) = snapshot.resolve(&name) {
-            looked_at.push((name, Arc::clone(&resolved.policy), view));
-        }
-    }
-    core.sight.remember(&core.decisions, &views, core.clock.monotonic_ms());
-    ledgers.show(looked_at);
+    let views = core.store.views(&names, Clock::instant() + core.limits.call_timeout).await;
+    let looked_at: Vec<_> = names.into_iter().zip(views).filter_map(|(name, view)| Some((name, view.ok()?))).collect();
+    let seen = looked_at.iter().filter_map(|(name, view)| Some((name.clone(), view.clone()?)));
+    let views: Vec<_> = seen.collect();
+    let names: Vec<_> = views.iter().map(|(name, _)| name.clone()).collect();
+    let received = core.store.received(&names, Clock::instant() + core.limits.call_timeout).await.unwrap_or_default();
+    core.sight.remember(&core.decisions, &views, &received, core.clock.monotonic_ms());
+    let under_policies = looked_at.into_iter().filter_map(|(name, view)| {
+        let policy = Arc::clone(&snapshot.resolve(&name).ok()?.policy);
+        Some((name, policy, view))
+    });
+    ledgers.show(under_policies.collect());
 }

@@ -47,7 +47,7 @@ fn needed(path: &str) -> Needed {
     match (service, method) {
         ("grpc.health.v1.Health", _) => Needed::Nothing,
         ("grpc.reflection.v1.ServerReflection" | "grpc.reflection.v1alpha.ServerReflection", _) => Needed::Identity,
-        ("retrybudget.v1.RetryBudget", "Reserve" | "Release" | "Extend" | "Session" | "Sync") => {
+        ("retrybudget.v1.RetryBudget", "Reserve" | "Release" | "Extend" | "Session" | "Sync" | "ReportReceived") => {
             Needed::On(Role::Reserve)
         }
         ("retrybudget.v1.BudgetAdmin", "GetPolicy" | "GetStatus" | "ListHolders" | "WatchStatus") => {

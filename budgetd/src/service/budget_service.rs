@@ -1,4 +1,4 @@
-//! RetryBudget: Reserve, Release, Extend, Sync, and Session.
+//! RetryBudget: Reserve, Release, Extend, Sync, ReportReceived, and Session.
 
 use std::{future::ready, sync::Arc};
 
@@ -78,6 +78,13 @@ impl<S: Store> pb::retry_budget_server::RetryBudget for Budgets<S> {
 
     async fn sync(&self, request: Request<pb::SyncRequest>) -> Result<Response<pb::SyncResponse>, Status> {
         self.0.sync(request).await.inspect_err(self.0.failed(Call::Sync)).map(Response::new)
+    }
+
+    async fn report_received(
+        &self,
+        request: Request<pb::ReportReceivedRequest>,
+    ) -> Result<Response<pb::ReportReceivedResponse>, Status> {
+        self.0.report_received(&request).await.inspect_err(self.0.failed(Call::ReportReceived)).map(Response::new)
     }
 
     async fn session(&self, request: Request<Streaming<pb::SessionRequest>>) -> Result<Response<Session<S>>, Status> {

@@ -2,7 +2,7 @@
 //! and of this replica.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -15,9 +15,12 @@ use budget_proto::pb;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::trial::Trials;
-use crate::telemetry::{
-    Decisions,
-    tally::{REASONS, Tally},
+use crate::{
+    policies::repository,
+    telemetry::{
+        Decisions,
+        tally::{REASONS, Tally},
+    },
 };
 
 /// Moments that are remembered: with one every 5 s, somewhat more than a minute.
@@ -26,6 +29,8 @@ const SAMPLES_MAX: usize = 14;
 const LENGTHS_MS: [i64; 2] = [10_000, 60_000];
 /// Streams of operators at a time.
 const STREAMS_MAX: usize = 64;
+/// Other replicas are told again after so long, before they forget.
+const SHARE_EVERY_MS: i64 = 20 * 60_000;
 /// Holders of which it is remembered what they were told: between this and twice as many.
 const TOLD_MAX: usize = 10_000;
 
@@ -34,8 +39,8 @@ const TOLD_MAX: usize = 10_000;
 pub struct Sight {
     /// By label.
     answered: Mutex<HashMap<Arc<str>, Ring<Tally>>>,
-    /// Of ledgers that are looked at, fleet-wide.
-    ledgers: Mutex<HashMap<DependencyId, Ring<Counters>>>,
+    /// Of ledgers that are looked at, fleet-wide, with what the dependencies' own sides have received.
+    ledgers: Mutex<HashMap<DependencyId, Ring<(Counters, Option<i64>)>>>,
     told: Mutex<Told>,
     streams: Arc<Semaphore>,
     /// Policies on trial.
@@ -46,11 +51,14 @@ pub struct Sight {
 #[derive(Debug)]
 struct Ring<T>(VecDeque<(i64, T)>);
 
-/// Versions of the rules that holders were told; the older half goes when the younger is full.
+/// Versions of the rules that holders were told, and when other replicas were told so; the older half goes when the younger
+/// is full.
 #[derive(Debug, Default)]
 struct Told {
-    younger: HashMap<(DependencyId, HolderId), PolicyVersion>,
-    older: HashMap<(DependencyId, HolderId), PolicyVersion>,
+    younger: HashMap<(DependencyId, HolderId), (PolicyVersion, i64)>,
+    older: HashMap<(DependencyId, HolderId), (PolicyVersion, i64)>,
+    /// Whose word the other replicas have not heard.
+    unshared: HashSet<(DependencyId, HolderId)>,
 }
 
 // === impl Ring ===
@@ -95,8 +103,15 @@ impl Default for Sight {
 }
 
 impl Sight {
-    /// Remembers what has been answered so far, and how the ledgers that were looked at stand. To be called every 5 s.
-    pub(crate) fn remember(&self, decisions: &Decisions, views: &[(DependencyId, View)], now_ms: i64) {
+    /// Remembers what has been answered so far, how the ledgers that were looked at stand, and what the dependency of each has
+    /// received, as far as that is known. To be called every 5 s.
+    pub(crate) fn remember(
+        &self,
+        decisions: &Decisions,
+        views: &[(DependencyId, View)],
+        received: &[Option<i64>],
+        now_ms: i64,
+    ) {
         let tallies = decisions.tallies();
         let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         let mut kept = HashMap::with_capacity(tallies.len());
@@ -109,9 +124,9 @@ impl Sight {
         drop(answered);
         let mut ledgers = self.ledgers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut kept = HashMap::with_capacity(views.len());
-        for (name, view) in views {
+        for ((name, view), received) in views.iter().zip(received.iter().chain(std::iter::repeat(&None))) {
             let mut ring = ledgers.remove(name).unwrap_or_default();
-            ring.push(now_ms, view.counters);
+            ring.push(now_ms, (view.counters, *received));
             kept.insert(name.clone(), ring);
         }
         *ledgers = kept;
@@ -135,19 +150,52 @@ impl Sight {
     }
 
     /// A holder was told the rules of this version.
-    pub(super) fn tell(&self, dependency: &DependencyId, holder: HolderId, version: PolicyVersion) {
+    pub(super) fn tell(&self, dependency: &DependencyId, holder: HolderId, version: PolicyVersion, now_ms: i64) {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (dependency.clone(), holder);
+        let known = |(before, shared_ms): &(PolicyVersion, i64)| {
+            *before == version && now_ms.saturating_sub(*shared_ms) < SHARE_EVERY_MS
+        };
+        if told.younger.get(&key).is_some_and(known) {
+            return;
+        }
         if told.younger.len() >= TOLD_MAX {
             told.older = std::mem::take(&mut told.younger);
+            told.unshared.clear();
         }
-        told.younger.insert((dependency.clone(), holder), version);
+        told.unshared.insert(key.clone());
+        told.younger.insert(key, (version, now_ms));
     }
 
-    /// Of the rules that a holder was told last.
+    /// Of the rules that a holder was told here last.
     pub(super) fn told(&self, dependency: &DependencyId, holder: &HolderId) -> Option<PolicyVersion> {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (dependency.clone(), holder.clone());
-        told.younger.get(&key).or_else(|| told.older.get(&key)).copied()
+        told.younger.get(&key).or_else(|| told.older.get(&key)).map(|(version, _)| *version)
+    }
+
+    /// Takes some of what other replicas have not heard.
+    pub(crate) fn take_unshared(&self, most: usize) -> Vec<repository::Told> {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys: Vec<_> = told.unshared.iter().take(most).cloned().collect();
+        let taken = keys.into_iter().filter_map(|key| {
+            told.unshared.remove(&key);
+            let (version, _) = *told.younger.get(&key)?;
+            let (dependency, holder) = key;
+            Some(repository::Told { dependency, holder, version })
+        });
+        taken.collect()
+    }
+
+    /// The others could not be told: they are told later.
+    pub(crate) fn put_back(&self, unshared: Vec<repository::Told>) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        for one in unshared {
+            let key = (one.dependency, one.holder);
+            if told.younger.contains_key(&key) {
+                told.unshared.insert(key);
+            }
+        }
     }
 
     /// One more stream, unless there are too many.
@@ -173,11 +221,16 @@ fn of_tally(length_ms: i64, tally: &Tally) -> pb::Window {
         amplification_ppm: amplification_ppm(originals_admitted, retries_admitted),
         refusals: refusals(&tally.denied),
         would_be_refusals: refusals(&tally.would_be_denied),
+        received: None,
     }
 }
 
 /// A ledger that has lost its state counts from 0: then the window shows nothing.
-fn of_counters(length_ms: i64, now: &Counters, then: &Counters) -> pb::Window {
+fn of_counters(
+    length_ms: i64,
+    (now, received): &(Counters, Option<i64>),
+    (then, received_then): &(Counters, Option<i64>),
+) -> pb::Window {
     let more = |now: i64, then: i64| u64::try_from(now.saturating_sub(then)).unwrap_or(0);
     let originals_admitted = more(now.originals_admitted, then.originals_admitted);
     let retries_admitted = more(now.retries_admitted, then.retries_admitted);
@@ -191,6 +244,7 @@ fn of_counters(length_ms: i64, now: &Counters, then: &Counters) -> pb::Window {
         amplification_ppm: amplification_ppm(originals_admitted, retries_admitted),
         refusals: Vec::new(),
         would_be_refusals: Vec::new(),
+        received: received.map(|received| more(received, received_then.unwrap_or(0))),
     }
 }
 
@@ -234,15 +288,35 @@ mod tests {
         let name = |n: usize| (DependencyId::new(&format!("d{n}")).unwrap(), HolderId::new("h").unwrap());
         for n in 0..5 * TOLD_MAX {
             let (dependency, holder) = name(n);
-            sight.tell(&dependency, holder, PolicyVersion { number: 1, id: 1 });
+            sight.tell(&dependency, holder, PolicyVersion { number: 1, id: 1 }, 0);
         }
         let told = sight.told.lock().unwrap();
-        assert!(told.younger.len() + told.older.len() <= 2 * TOLD_MAX);
+        assert!(told.younger.len() + told.older.len() <= 2 * TOLD_MAX && told.unshared.len() <= TOLD_MAX);
         drop(told);
         let (dependency, holder) = name(5 * TOLD_MAX - 1);
         assert!(sight.told(&dependency, &holder).is_some());
         let (dependency, holder) = name(0);
         assert_eq!(sight.told(&dependency, &holder), None);
+    }
+
+    #[test]
+    fn other_replicas_hear_of_each_word_once_and_again_before_they_forget() {
+        let sight = Sight::default();
+        let (dependency, holder) = (DependencyId::new("d").unwrap(), HolderId::new("h").unwrap());
+        let version = |number| PolicyVersion { number, id: 1 };
+        let shared = |number, now_ms| {
+            sight.tell(&dependency, holder.clone(), version(number), now_ms);
+            sight.take_unshared(9).into_iter().map(|told| told.version.number).collect::<Vec<_>>()
+        };
+        assert_eq!(shared(1, 0), [1]);
+        assert!(shared(1, 1).is_empty());
+        assert_eq!(shared(2, 2), [2]);
+        assert_eq!(shared(2, SHARE_EVERY_MS + 2), [2]);
+        // What did not get through is told later, as it is then.
+        sight.tell(&dependency, holder.clone(), version(3), SHARE_EVERY_MS + 3);
+        let lost = sight.take_unshared(9);
+        sight.put_back(lost);
+        assert_eq!(shared(3, SHARE_EVERY_MS + 4), [3]);
     }
 
     #[test]

@@ -72,7 +72,7 @@ impl<S: Store> Core<S> {
         let snapshot = self.policies.snapshot();
         let resolved = snapshot.resolve(dependency).map_err(Status::not_found)?;
         self.decisions.count_sync(&snapshot, resolved.label_index, &reported, &synced.answer);
-        self.sight.tell(dependency, holder, resolved.version);
+        self.sight.tell(dependency, holder, resolved.version, self.clock.monotonic_ms());
         let sharers = self.sharers.get().saturating_add(synced.holders);
         let rules = Rules::of(&resolved.policy, &resolved.numbers, resolved.version, sharers);
         Ok((SyncAnswered { answer: synced.answer, rules }, unit_names(&resolved)))

@@ -216,6 +216,23 @@ impl<S: Store> Store for WithLeases<S> {
         self.inner.view(dependency, deadline).await
     }
 
+    async fn views(&self, dependencies: &[DependencyId], deadline: Instant) -> Vec<Result<Option<View>, StoreError>> {
+        self.inner.views(dependencies, deadline).await
+    }
+
+    async fn report_received(
+        &self,
+        dependency: &DependencyId,
+        attempts: i64,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
+        self.inner.report_received(dependency, attempts, deadline).await
+    }
+
+    async fn received(&self, dependencies: &[DependencyId], deadline: Instant) -> Result<Vec<Option<i64>>, StoreError> {
+        self.inner.received(dependencies, deadline).await
+    }
+
     async fn known(
         &self,
         after: Option<&str>,

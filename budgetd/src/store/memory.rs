@@ -72,6 +72,8 @@ struct Shard {
     entries: HashMap<DependencyId, Box<Entry>>,
     /// Those whose time needs heartbeats.
     beating: HashSet<DependencyId>,
+    /// What those with an entry have received whose own side reports it.
+    received: HashMap<DependencyId, i64>,
     swept_ms: i64,
 }
 
@@ -260,7 +262,9 @@ impl MemoryStore {
         shard.swept_ms = now_ms;
         let snapshot = self.policies.snapshot();
         let before = shard.entries.len();
-        shard.entries.retain(|dependency, entry| self.keeps(&snapshot, dependency, entry, now_ms));
+        let Shard { entries, received, .. } = &mut *shard;
+        entries.retain(|dependency, entry| self.keeps(&snapshot, dependency, entry, now_ms));
+        received.retain(|dependency, _| entries.contains_key(dependency));
         let gone = before - shard.entries.len();
         if shard.entries.capacity() > 4 * shard.entries.len().max(16) {
             shard.entries.shrink_to_fit();
@@ -375,6 +379,21 @@ impl Store for MemoryStore {
     ) -> Result<Vec<HolderView>, StoreError> {
         let shard = self.shard(dependency);
         Ok(shard.entries.get(dependency).map(|entry| entry.ledger.list_holders(after, limit)).unwrap_or_default())
+    }
+
+    async fn report_received(&self, dependency: &DependencyId, attempts: i64, _: Instant) -> Result<bool, StoreError> {
+        let mut shard = self.shard(dependency);
+        if !shard.entries.contains_key(dependency) {
+            return Ok(false);
+        }
+        let received = shard.received.entry(dependency.clone()).or_default();
+        *received = received.saturating_add(attempts);
+        Ok(true)
+    }
+
+    async fn received(&self, dependencies: &[DependencyId], _: Instant) -> Result<Vec<Option<i64>>, StoreError> {
+        let of = |dependency| self.shard(dependency).received.get(dependency).copied();
+        Ok(dependencies.iter().map(of).collect())
     }
 
     async fn revoke(&self, dependency: &DependencyId, holder: &HolderId, _: Instant) -> Result<bool, StoreError> {

@@ -39,7 +39,7 @@ use budget::{
     lease::{HolderId, SyncAsk, Synced},
     ledger::{HolderView, View},
 };
-use deadpool_redis::redis::cmd;
+use deadpool_redis::redis::{Cmd, Pipeline, Value, cmd};
 use tokio::{
     task::{AbortHandle, JoinSet},
     time::{MissedTickBehavior, timeout_at},
@@ -60,6 +60,7 @@ use self::{
     lane::Lane,
     lenders::Lenders,
     queue::{Done, Queue, Waiting, Work},
+    scripts::By,
 };
 use super::{Answered, Store, StoreError, fallback::Sharers};
 use crate::{clock::Clock, policies::Policies};
@@ -68,6 +69,10 @@ use crate::{clock::Clock, policies::Policies};
 const KNOWN_FRESH: Duration = Duration::from_secs(1);
 /// Holders shown by one call.
 const HOLDERS_PER_CALL: usize = 500;
+/// What a dependency has received is forgotten so long after its last report.
+const RECEIVED_MEMORY_MS: i64 = 24 * 3_600_000;
+/// Ledgers looked at in one go: few enough for the time that an answer may take.
+const VIEWS_AT_ONCE: usize = 128;
 /// Heartbeats under way at a time.
 const BEATS_AT_ONCE: usize = 128;
 
@@ -186,14 +191,65 @@ impl RedisStore {
 
     async fn ask_view(&self, dependency: &DependencyId) -> Result<Option<View>, Failure> {
         let mut link = self.redis.side_link().await?;
-        let (keys, now_ms) = (self.redis.keys().dependency(dependency), self.redis.injected_now());
+        let reply = link.script_with_keys(&scripts::VIEW, 2, |call| self.name_view(call, dependency)).await?;
+        codec::read_view(reply).map_err(Failure::unexpected_reply)
+    }
+
+    fn name_view(&self, call: &mut Cmd, dependency: &DependencyId) {
+        let keys = self.redis.keys().dependency(dependency);
         let [lending, ..] = keys.of_lending();
+        call.arg(keys.ledger()).arg(lending).arg(self.redis.injected_now());
+    }
+
+    /// All in one go. Those that the server did not know the script for are asked for again, which tells it.
+    async fn ask_views(&self, dependencies: &[DependencyId]) -> Result<Vec<Result<Option<View>, Failure>>, Failure> {
+        let mut link = self.redis.side_link().await?;
+        let mut calls = Pipeline::with_capacity(dependencies.len());
+        for dependency in dependencies {
+            let mut call = scripts::VIEW.call(By::Digest, 2);
+            self.name_view(&mut call, dependency);
+            calls.add_command(call);
+        }
+        let replies = link.send(&calls).await?;
+        drop(link);
+        let mut views = Vec::with_capacity(dependencies.len());
+        for (dependency, reply) in dependencies.iter().zip(replies) {
+            views.push(match reply {
+                Value::ServerError(error) => match Refusal::of(&error) {
+                    Refusal::NoScript => self.ask_view(dependency).await,
+                    Refusal::Failure(failure) => Err(failure),
+                },
+                value => codec::read_view(value).map_err(Failure::unexpected_reply),
+            });
+        }
+        Ok(views)
+    }
+
+    async fn ask_report(&self, dependency: &DependencyId, attempts: i64) -> Result<bool, Failure> {
+        let mut link = self.redis.side_link().await?;
+        let keys = self.redis.keys().dependency(dependency);
         let reply = link
-            .script_with_keys(&scripts::VIEW, 2, |call| {
-                call.arg(keys.ledger()).arg(&lending).arg(&now_ms);
+            .script_with_keys(&scripts::RECEIVED, 2, |call| {
+                call.arg(keys.ledger()).arg(keys.received()).arg(attempts).arg(RECEIVED_MEMORY_MS);
             })
             .await?;
-        codec::read_view(reply).map_err(Failure::unexpected_reply)
+        match reply {
+            Value::Int(counted @ (0 | 1)) => Ok(counted == 1),
+            _ => Err(Failure::unexpected_reply("neither counted nor not")),
+        }
+    }
+
+    async fn ask_received(&self, dependencies: &[DependencyId]) -> Result<Vec<Option<i64>>, Failure> {
+        let mut link = self.redis.side_link().await?;
+        let mut gets = Pipeline::with_capacity(dependencies.len());
+        for dependency in dependencies {
+            let mut get = cmd("GET");
+            get.arg(self.redis.keys().dependency(dependency).received());
+            gets.add_command(get);
+        }
+        // What is no number was not written by us.
+        let count = |reply: &Value| value::text(reply)?.parse().ok();
+        Ok(link.send(&gets).await?.iter().map(count).collect())
     }
 
     async fn ask_holders(
@@ -274,6 +330,17 @@ impl Store for RedisStore {
         self.read(deadline, self.ask_view(dependency)).await
     }
 
+    async fn views(&self, dependencies: &[DependencyId], deadline: Instant) -> Vec<Result<Option<View>, StoreError>> {
+        let mut views = Vec::with_capacity(dependencies.len());
+        for some in dependencies.chunks(VIEWS_AT_ONCE) {
+            match self.read(deadline, self.ask_views(some)).await {
+                Ok(some) => views.extend(some.into_iter().map(|view| view.map_err(|failure| failure.to_store_error()))),
+                Err(error) => views.extend(some.iter().map(|_| Err(error.clone()))),
+            }
+        }
+        views
+    }
+
     async fn known(
         &self,
         after: Option<&str>,
@@ -316,6 +383,23 @@ impl Store for RedisStore {
         deadline: Instant,
     ) -> Result<Vec<HolderView>, StoreError> {
         self.read(deadline, self.ask_holders(dependency, after, limit)).await
+    }
+
+    async fn report_received(
+        &self,
+        dependency: &DependencyId,
+        attempts: i64,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
+        self.read(deadline, self.ask_report(dependency, attempts)).await
+    }
+
+    async fn received(&self, dependencies: &[DependencyId], deadline: Instant) -> Result<Vec<Option<i64>>, StoreError> {
+        let mut counts = Vec::with_capacity(dependencies.len());
+        for some in dependencies.chunks(VIEWS_AT_ONCE) {
+            counts.extend(self.read(deadline, self.ask_received(some)).await?);
+        }
+        Ok(counts)
     }
 
     async fn revoke(

@@ -60,15 +60,18 @@ pub enum Call {
     Extend,
     /// Sync; of its dependencies, each that failed alone.
     Sync,
+    /// ReportReceived.
+    ReportReceived,
     /// Any call of an operator.
     Admin,
 }
 
-const CALLS: [(Call, &str); 5] = [
+const CALLS: [(Call, &str); 6] = [
     (Call::Reserve, "reserve"),
     (Call::Release, "release"),
     (Call::Extend, "extend"),
     (Call::Sync, "sync"),
+    (Call::ReportReceived, "report_received"),
     (Call::Admin, "admin"),
 ];
 

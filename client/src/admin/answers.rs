@@ -106,7 +106,7 @@ pub struct DependencyStatus {
 pub struct HolderPage {
     /// In name order.
     pub holders: Vec<Holder>,
-    /// For each of them: of the rules that the replica that was asked told it last.
+    /// For each of them: of the rules that it was told last, by whichever replica; none if not in the last hour.
     pub versions: Vec<Option<PolicyVersion>>,
     /// For the next page; none on the last.
     pub next: Option<String>,
@@ -261,6 +261,8 @@ pub struct Window {
     pub refusals: Vec<Refusals>,
     /// In shadow mode, by reason.
     pub would_be_refusals: Vec<Refusals>,
+    /// What the dependency's own side reported, see [`crate::Received`]; none for one replica, and if it reports nothing.
+    pub received: Option<u64>,
 }
 
 /// Refusals for one reason.

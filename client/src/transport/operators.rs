@@ -380,6 +380,7 @@ fn window(window: pb::Window) -> Result<Window, InvalidMessage> {
         amplification_ppm: window.amplification_ppm,
         refusals: refusals(window.refusals)?,
         would_be_refusals: refusals(window.would_be_refusals)?,
+        received: window.received,
     })
 }
 

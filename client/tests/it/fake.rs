@@ -187,6 +187,13 @@ impl pb::retry_budget_server::RetryBudget for Fake {
         Err(Status::unimplemented("this one lends nothing"))
     }
 
+    async fn report_received(
+        &self,
+        _: Request<pb::ReportReceivedRequest>,
+    ) -> Result<Response<pb::ReportReceivedResponse>, Status> {
+        Err(Status::unimplemented("this one compares nothing"))
+    }
+
     async fn session(
         &self,
         request: Request<Streaming<pb::SessionRequest>>,

@@ -15,6 +15,9 @@ pub const ATTEMPT_NUMBER_MAX: u32 = 1_000_000;
 /// Longest life of a tracked operation: 30 days, the longest retention of a policy.
 pub const OPERATION_EXPIRES_IN_MS_MAX: i64 = 30 * 86_400_000;
 
+/// Most attempts that one report may count.
+const REPORTED_MAX: i64 = 1_000_000_000;
+
 /// A request that obeys every rule a message can be judged by alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
@@ -103,6 +106,15 @@ impl TryFrom<pb::ExtendRequest> for Received {
         let permit_ttl_ms = within("permit_ttl_ms", request.permit_ttl_ms, 1, PERMIT_TTL_MS_MAX)?;
         Ok(Self { dependency, step: Step::Extend(Extend { id, permit_ttl_ms }), echo: Echo::default() })
     }
+}
+
+/// A dependency, and how many attempts its own side has received.
+///
+/// # Errors
+/// What is wrong with the message.
+pub fn report_received(request: &pb::ReportReceivedRequest) -> Result<(DependencyId, i64), InvalidMessage> {
+    let dependency = dependency("dependency", &request.dependency)?;
+    Ok((dependency, within("attempts", request.attempts, 0, REPORTED_MAX)?))
 }
 
 fn attempt(attempt: Option<pb::Attempt>) -> Result<Attempt, InvalidMessage> {

@@ -10,14 +10,22 @@ use std::{
 use budget_tests::{
     daemon::{self, Daemon},
     redis_server::{Flavour, RedisServer},
+    security::Files,
 };
 use serde_json::Value;
 
-use super::{deploy, finish, judge_settings, known_settings, prepared, succeed, tool, yaml};
+use super::{deploy, finish, judge_settings, prepared, succeed, tool, yaml};
 
 /// What an overlay expects to be there already: kind and name. Its comments say how to make them.
-const EXPECTED: [(&str, &str); 3] =
-    [("Secret", "budgetd-store"), ("Secret", "budgetd-tls"), ("Secret", "budgetd-auth")];
+const EXPECTED: [(&str, &str); 5] = [
+    ("Secret", "budgetd-store"),
+    ("Secret", "budgetd-tls"),
+    ("Secret", "budgetd-auth"),
+    ("Secret", "budgetd-agent-tls"),
+    ("Secret", "budgetd-agent-token"),
+];
+/// Where the secrets of TLS are mounted.
+const TLS_MOUNTS: [&str; 3] = ["/etc/budgetd/tls/", "/etc/budgetd/auth/", "/etc/budgetd/token/"];
 
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("{value} is no text"))
@@ -204,11 +212,8 @@ fn every_overlay_fits_kubernetes_and_itself() {
         for object in rendered.objects.iter().filter(|object| object["kind"] != "Namespace") {
             assert_eq!(object["metadata"]["namespace"].as_str(), space, "{}: {}", rendered.overlay, name(object));
         }
-        // The settings of TLS, as soon as there are any.
-        if rendered.overlay != "production-tls" || known_settings().contains("[env: BUDGETD_TLS_CERT=") {
-            let settings = settings_of(rendered.one("ConfigMap", "budgetd-settings"));
-            judge_settings(&rendered.overlay, settings.keys().map(String::as_str));
-        }
+        let settings = settings_of(rendered.one("ConfigMap", "budgetd-settings"));
+        judge_settings(&rendered.overlay, settings.keys().map(String::as_str));
         let policies = &rendered.one("ConfigMap", "budgetd-policies");
         assert_eq!(name(policies), "budgetd-policies", "a name with a hash would restart replicas at each change");
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -242,8 +247,16 @@ fn serves(mut settings: BTreeMap<String, String>, policies: &Path, store: &str) 
     }
     let settings: Vec<(&str, &str)> = settings.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     let mut daemon = Daemon::start_with(&[], &settings);
-    let works = daemon.endpoint();
-    let reserve = ["reserve", "payments", "--endpoint", &works];
+    let works = daemon.grpc().to_string();
+    let of = |name: &str| settings.iter().find(|(found, _)| *found == name).map(|(_, value)| *value);
+    // Of a caller that has what the agents have.
+    let secured = of("BUDGETD_TLS_CLIENT_CA").map(|ca| {
+        let token = Path::new(ca).with_file_name("token").to_string_lossy().into_owned();
+        [format!("https://{works}"), "--tls-ca".to_owned(), ca.to_owned(), "--token-file".to_owned(), token].to_vec()
+    });
+    let way = secured.unwrap_or_else(|| vec![format!("http://{works}")]);
+    let way = way.iter().map(String::as_str);
+    let reserve: Vec<&str> = ["reserve", "payments", "--endpoint"].into_iter().chain(way).collect();
     let admitted =
         daemon.process_mut().wait_until(super::BOUND, |_| daemon::run(&reserve).status.success().then_some(()));
     assert!(admitted.is_ok(), "{}", daemon.process().tail());
@@ -259,28 +272,43 @@ fn settings_of(map: &Value) -> BTreeMap<String, String> {
 fn the_settings_of_the_manifests_make_a_fleet() {
     let overlays = overlays();
     let redis = RedisServer::start(Flavour::Valkey9);
-    for rendered in overlays.iter().filter(|rendered| rendered.overlay != "production-tls") {
-        let replica = settings_of(rendered.one("ConfigMap", "budgetd-settings"));
-        let agent = settings_of(rendered.one("ConfigMap", "budgetd-agent-settings"));
+    for rendered in &overlays {
+        let mut replica = settings_of(rendered.one("ConfigMap", "budgetd-settings"));
+        let mut agent = settings_of(rendered.one("ConfigMap", "budgetd-agent-settings"));
         judge_settings(&rendered.overlay, replica.keys().chain(agent.keys()).map(String::as_str));
         let services: BTreeSet<&str> = rendered.of_kind("Service").map(name).collect();
-        let upstream = agent["BUDGETD_STORE"].strip_prefix("grpc://").and_then(|url| url.strip_suffix(":7411"));
+        let scheme = if rendered.overlay == "production-tls" { "grpcs://" } else { "grpc://" };
+        let upstream = agent["BUDGETD_STORE"].strip_prefix(scheme).and_then(|url| url.strip_suffix(":7411"));
         assert!(upstream.is_some_and(|service| services.contains(service)), "{agent:?}");
 
         let directory = tempfile::tempdir().unwrap();
+        write_secrets(directory.path());
+        for setting in replica.values_mut().chain(agent.values_mut()) {
+            if let Some(file) = TLS_MOUNTS.iter().find_map(|mount| setting.strip_prefix(mount)) {
+                *setting = directory.path().join(file).to_string_lossy().into_owned();
+            }
+        }
         let policies = text(&rendered.one("ConfigMap", "budgetd-policies")["data"]["policies.toml"]).to_owned();
         fs::write(directory.path().join("policies.toml"), policies).unwrap();
         // Each overlay is a fleet of its own; with leases, what is direct comes after a while only.
         redis.cli(&["FLUSHALL"]);
         let fleet = serves(replica, directory.path(), &redis.unix_url());
-        serves(agent, directory.path(), &format!("grpc://{}", fleet.grpc()));
+        serves(agent, directory.path(), &format!("{scheme}{}", fleet.grpc()));
+    }
+}
+
+/// What the secrets of TLS hold, of one authority, and a token with the roles of an agent.
+fn write_secrets(directory: &Path) {
+    let files = Files::made();
+    for name in ["ca.crt", "tls.crt", "tls.key", "token", "auth.toml"] {
+        fs::copy(files.text(name), directory.join(name)).unwrap();
     }
 }
 
 /// The folders that people are told to apply are the ones that are judged here.
 #[test]
 fn every_shell_file_of_deploy_parses() {
-    for file in ["redis/acl", "redis/secrets", "image/build", "image/rootfs"] {
+    for file in ["redis/acl", "redis/secrets", "image/build", "image/reproduce", "image/rootfs"] {
         let mut parse = Command::new("sh");
         parse.arg("-n").arg(deploy().join(file));
         succeed(parse);

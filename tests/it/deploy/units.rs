@@ -72,7 +72,7 @@ fn the_commands_of_the_units_serve() {
     };
     let settings = file("budgetd.toml", "store = \"memory\"\n");
     assert_eq!(arguments("budgetd.service"), ["--config", "${CREDENTIALS_DIRECTORY}/budgetd.toml"]);
-    let fleet = Daemon::start(&["--config", &settings]);
+    let fleet = Daemon::start_with(&["--config", &settings], &[]);
 
     let upstream = file("agent.toml", &format!("store = \"grpc://{}\"\n", fleet.grpc()));
     let words = arguments("budgetd-agent.service");
@@ -80,7 +80,7 @@ fn the_commands_of_the_units_serve() {
     let listen = ["--listen", "unix:/run/budgetd-agent/budgetd.sock", "--http", "127.0.0.1:7413"];
     let holder = ["--holder-id", "%H"];
     assert_eq!(shown, [&["--config", "${CREDENTIALS_DIRECTORY}/agent.toml"], &listen[..], &holder].concat());
-    let agent = Daemon::start(&["--config", &upstream, "--holder-id", "host-1.example"]);
+    let agent = Daemon::start_with(&["--config", &upstream, "--holder-id", "host-1.example"], &[]);
     let asked = agent.run(&["reserve", "payments"]);
     assert!(asked.status.success(), "{}{}", asked.stdout, asked.stderr);
 }

@@ -9,10 +9,11 @@ use std::{
 };
 
 use budget::decision::Reserve;
-use budget_client::{Client, Dependency, Error};
+use budget_client::{Dependency, Error};
 use budget_tests::{
     eventually::eventually,
     redis_server::{Flavour, RedisServer},
+    security,
 };
 use tokio::task::JoinSet;
 
@@ -29,7 +30,7 @@ const AT_A_TIME: u64 = 64;
 /// Asks for an original of each of these dependencies once; how many were admitted, denied, refused for want of room,
 /// and failed otherwise.
 async fn flood(endpoint: &str, names: Range<u64>, ask: fn(u64) -> (String, Reserve)) -> [u64; 4] {
-    let client = Client::new(endpoint).unwrap();
+    let client = security::client(endpoint);
     let mut tasks = JoinSet::new();
     let next = Arc::new(AtomicU64::new(names.start));
     for _ in 0..SESSIONS {

@@ -19,13 +19,14 @@ use budget_tests::{
     proxy::{Proxy, Upstream},
     redis_server::{Flavour, RedisServer},
     rng::Rng,
+    security,
 };
 use futures::future::join_all;
 use tokio::{
     task::{JoinSet, spawn_blocking},
     time::timeout,
 };
-use tonic::{Code, transport::Endpoint};
+use tonic::Code;
 
 use super::ground::{BOUND, CALL, Caller, Ground, Metrics, On, Verdict, original, timed};
 
@@ -52,7 +53,7 @@ async fn live_and_die(caller: &Caller, endpoint: &str, rng: &mut Rng) -> i64 {
         // Says something senseless after that, then dies.
         35..42 => {
             let Some(id) = caller.original().await else { return 0 };
-            let channel = Endpoint::from_shared(endpoint.to_owned()).unwrap().connect().await.unwrap();
+            let channel = security::channel(endpoint).await;
             let senseless = pb::ReleaseRequest {
                 dependency: caller.dependency.id().to_string(),
                 reservation_id: id.0[..15].to_vec(),
@@ -64,11 +65,11 @@ async fn live_and_die(caller: &Caller, endpoint: &str, rng: &mut Rng) -> i64 {
         }
         // Is killed, wherever it stands.
         42 => {
-            let (name, endpoint) = (caller.dependency.id().to_string(), endpoint.to_owned());
+            let (name, flags) = (caller.dependency.id().to_string(), security::flags(endpoint));
             let patience = Duration::from_millis(rng.below(100));
             spawn_blocking(move || {
                 let mut command = Command::new(daemon::binary());
-                command.args(["reserve", &name, "--endpoint", &endpoint]);
+                command.args(["reserve", &name]).args(flags);
                 let mut process = Process::spawn("a caller", command);
                 let ended = process.wait_until(patience, |_| None::<()>);
                 assert!(matches!(ended, Err(Gone::TooSlow | Gone::Exited(_))));

@@ -16,6 +16,7 @@ use budget_tests::{
     process::Process,
     proxy::{Proxy, Upstream},
     redis_server::{Flavour, RedisServer},
+    security,
 };
 use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet};
 
@@ -73,7 +74,7 @@ async fn a26_sigterm_under_load_ends_in_time_and_loses_no_answer(on: On) {
     let quiet = silent(ground.daemon()).await;
     let session = ground.caller("pay").client.session(BOUND).await.unwrap();
     let mut watching = Command::new(daemon::binary());
-    watching.args(["status", "--watch", "--endpoint", &ground.daemon().endpoint()]);
+    watching.args(["status", "--watch"]).args(ground.daemon().flags());
     let mut watching = Process::spawn("a client", watching);
     watching.wait_until(BOUND, |client| (!client.log().is_empty()).then_some(())).unwrap();
     watching.freeze();
@@ -135,7 +136,7 @@ async fn a26_sigterm_while_redis_is_away_ends_in_time() {
 /// Seen to fail, the daemon going on to wait for a minute, with the second signal not listened for.
 async fn a26_a_second_sigterm_ends_at_once(on: On) {
     let mut ground = Ground::with(on, "", 1, &["--shutdown-timeout", "60s"]);
-    let mut stopped = TcpStream::connect(ground.daemon().grpc()).await.unwrap();
+    let mut stopped = security::connect(ground.daemon().grpc(), "h2").await.unwrap();
     stopped.write_all(HELLO).await.unwrap();
     assert!(ground.caller("pay").original().await.is_some());
     ground.daemon_mut().terminate();

@@ -18,12 +18,12 @@ use budget_tests::{
     daemon::Daemon,
     eventually::eventually,
     redis_server::{Flavour, RedisServer},
+    security,
 };
 use budgetd::clock::Clock;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
     time::timeout,
 };
 
@@ -157,8 +157,7 @@ impl Ground {
 
 impl Caller {
     pub(crate) fn new(endpoint: &str, dependency: &str) -> Self {
-        let client = Client::new(endpoint).expect("a client");
-        Self { client, dependency: Dependency::new(dependency).expect("a name") }
+        Self { client: security::client(endpoint), dependency: Dependency::new(dependency).expect("a name") }
     }
 
     /// The same with cost units.
@@ -294,7 +293,7 @@ pub(crate) async fn timed<T>(what: impl Future<Output = T>) -> (T, Duration) {
 /// Status and body of a GET.
 pub(crate) async fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let answer = timeout(BOUND, async {
-        let mut stream = TcpStream::connect(address).await?;
+        let mut stream = security::connect(address, "http/1.1").await?;
         let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
         let mut answer = Vec::new();

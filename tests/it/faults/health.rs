@@ -11,8 +11,9 @@ use std::{
 use budget_tests::{
     eventually::eventually,
     redis_server::{Flavour, RedisServer},
+    security,
 };
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
 use super::ground::{BOUND, Ground, Metrics, get, original};
@@ -26,7 +27,7 @@ struct Probes {
 
 impl Probes {
     async fn of(ground: &Ground) -> Self {
-        let channel = Endpoint::from_shared(ground.daemon().endpoint()).unwrap().connect().await.unwrap();
+        let channel = security::channel(&ground.daemon().endpoint()).await;
         Self { http: ground.daemon().http(), health: HealthClient::new(channel) }
     }
 

@@ -5,7 +5,8 @@ use budget_client::{Client, Decision};
 use budget_proto::pb::{
     self, budget_admin_client::BudgetAdminClient, retry_budget_client::RetryBudgetClient, session_request::Call,
 };
-use tonic::{Code, transport::Endpoint};
+use budget_tests::security;
+use tonic::Code;
 
 use super::ground::{BOUND, CALL, Caller, Ground, On, PATIENT, Verdict, fresh_id, operation, original};
 
@@ -138,7 +139,7 @@ async fn a20_namespaces_have_policies_of_their_own() {
 /// Seen to fail with control characters allowed in names.
 async fn a19_what_is_no_name_is_refused_at_the_door(on: On) {
     let mut ground = Ground::new(on, POLICY);
-    let channel = Endpoint::from_shared(ground.daemon().endpoint()).unwrap().connect().await.unwrap();
+    let channel = security::channel(&ground.daemon().endpoint()).await;
     let mut budgets = RetryBudgetClient::new(channel.clone());
     let mut admin = BudgetAdminClient::new(channel);
     let reserve = |dependency: &str| pb::ReserveRequest {

@@ -4,6 +4,7 @@
 use budget::decision::{Attempt, Cause, DenyReason, Outcome, Release, ReleaseResult, Reserve, Sent, Use};
 use budget_client::{Decision, Error};
 use budget_proto::pb;
+use budget_tests::security;
 use futures::future::join_all;
 
 use super::ground::{Caller, Ground, On, Verdict, fresh_id, original};
@@ -34,7 +35,7 @@ fn is_about(balance_micros: i64, tokens: i64) -> bool {
 }
 
 async fn raw(ground: &Ground, costs: Vec<pb::Cost>) -> tonic::Status {
-    let channel = tonic::transport::Endpoint::from_shared(ground.daemon().endpoint()).unwrap().connect().await.unwrap();
+    let channel = security::channel(&ground.daemon().endpoint()).await;
     let request = pb::ReserveRequest {
         dependency: "pay".to_owned(),
         reservation_id: fresh_id().0.to_vec(),

@@ -62,7 +62,7 @@ fn a14_a_bad_policy_file_keeps_the_daemon_from_starting() {
 async fn a14_without_a_policy_it_says_so_and_answers_operators() {
     let ground = Ground::new(On::Memory, "# nothing yet\n");
     let daemon = ground.daemon();
-    assert!(daemon.process().logged("policy.toml"), "{}", daemon.process().tail());
+    eventually(BOUND, "it says so", async || daemon.process().logged("policy.toml")).await;
     let finished = daemon.run(&["policy", "list", "--json"]);
     assert!(finished.status.success(), "{}", finished.stderr);
     let pay = ground.caller("pay");

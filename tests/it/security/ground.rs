@@ -81,7 +81,7 @@ impl Files {
     pub(super) fn daemon(&self, more: &[&str]) -> Daemon {
         let flags = self.flags(more);
         let flags: Vec<&str> = flags.iter().map(String::as_str).chain(["--no-leases-out"]).collect();
-        Daemon::start(&flags)
+        Daemon::start_with(&flags, &[])
     }
 
     pub(super) fn credentials(&self) -> Credentials {

@@ -116,10 +116,10 @@ async fn an_agent_shows_its_own_credentials() {
     files.write("token", TOKEN);
     let daemon = files.daemon(&["ca", "auth"]);
     let (store, ca, token) = (format!("grpcs://{}", daemon.grpc()), files.text("ca"), files.text("token"));
-    let agent = Daemon::start(&["--store", &store, "--upstream-ca", &ca, "--upstream-token-file", &token]);
+    let agent = Daemon::start_with(&["--store", &store, "--upstream-ca", &ca, "--upstream-token-file", &token], &[]);
     let mode = async |agent: &Daemon| mode_at(&agent.endpoint(), &Credentials::default(), "payments").await.unwrap();
     eventually(BOUND, "the budgetd behind answers", async || mode(&agent).await == Mode::Exact).await;
-    let stranger = Daemon::start(&["--store", &store, "--upstream-ca", &ca]);
+    let stranger = Daemon::start_with(&["--store", &store, "--upstream-ca", &ca], &[]);
     // Whom it asks knows it not, so it goes by the fallback, as if nobody had answered.
     assert_eq!(mode(&stranger).await, Mode::Degraded);
     let printed = agent.process().printed(Stream::Err);

@@ -54,7 +54,7 @@ async fn a_28_silent_connections_do_not_use_up_the_connections() {
     let flags = files.flags(&[]);
     let flags: Vec<&str> =
         flags.iter().map(String::as_str).chain(["--max-connections", "100", "--no-leases-out"]).collect();
-    let daemon = Daemon::start(&flags);
+    let daemon = Daemon::start_with(&flags, &[]);
     let held = silent(&daemon, 400).await;
     ask(&daemon, &files.credentials(), "pay").await.unwrap();
     // What is no TLS at all ends at once and is nobody's loss.

@@ -106,6 +106,10 @@ impl Guarded {
                     Ok(())
                 }
             }
+            "ReportReceived" => {
+                let message = pb::ReportReceivedRequest { dependency: "pay".into(), attempts: 1 };
+                budgets.report_received(with(token, message)).await.map(|_| ())
+            }
             "GetPolicy" => {
                 admin.get_policy(with(token, pb::GetPolicyRequest { dependency: "pay".into() })).await.map(|_| ())
             }
@@ -186,12 +190,13 @@ fn refused_within(response: pb::SessionResponse) -> Result<(), Status> {
 }
 
 /// Method, the role it takes, and whether that must be on everything, or on the family at least.
-const METHODS: [(&str, &str, &[&str]); 23] = [
+const METHODS: [(&str, &str, &[&str]); 24] = [
     ("Reserve", "reserve", &["pay", "family", "every"]),
     ("Release", "reserve", &["pay", "family", "every"]),
     ("Extend", "reserve", &["pay", "family", "every"]),
     ("Session", "reserve", &["pay", "family", "every"]),
     ("Sync", "reserve", &["pay", "family", "every"]),
+    ("ReportReceived", "reserve", &["pay", "family", "every"]),
     ("GetPolicy", "read", &["pay", "family", "every"]),
     ("GetStatus", "read", &["pay", "family", "every"]),
     ("ListHolders", "read", &["pay", "family", "every"]),

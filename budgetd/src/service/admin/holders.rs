@@ -1,6 +1,12 @@
 //! ListHolders and RevokeLease.
 
-use budget::lease::HolderId;
+use std::time::Instant;
+
+use budget::{
+    ids::{DependencyId, PolicyVersion},
+    lease::HolderId,
+    ledger::HolderView,
+};
 use budget_proto::{InvalidMessage, convert, pb};
 use tonic::Status;
 
@@ -28,9 +34,9 @@ impl<S: Store> Admin<S> {
         let views = views.map_err(|error| of_store(&error, &dependency))?;
         let names = unit_names(&resolved);
         let mut page = Page::new(size);
-        for view in &views {
+        for (view, version) in views.iter().zip(self.told(&dependency, &views, deadline).await) {
             let mut holder = convert::holder_message(view, &names);
-            holder.version = self.0.sight.told(&dependency, &view.holder).map(Into::into);
+            holder.version = version.map(Into::into);
             let units = view.value.units.len() + view.charged.units.len() + view.usage.units_asked.len();
             if !page.takes(HOLDER_BYTES + holder.holder_id.len() + units * HOLDER_BYTES) {
                 break;
@@ -39,6 +45,22 @@ impl<S: Store> Admin<S> {
         }
         let next_page_token = page.token(|last| last.holder_id.clone());
         Ok(pb::ListHoldersResponse { holders: page.entries, next_page_token })
+    }
+
+    /// What each was told last, by whichever replica; where the others cannot be asked, by this one.
+    async fn told(
+        &self,
+        dependency: &DependencyId,
+        views: &[HolderView],
+        deadline: Instant,
+    ) -> Vec<Option<PolicyVersion>> {
+        let holders: Vec<_> = views.iter().map(|view| view.holder.clone()).collect();
+        let asked = self.0.policies.holders_told(dependency, &holders);
+        let told = tokio::time::timeout_at(deadline.into(), asked).await.ok().and_then(Result::ok);
+        let elsewhere = told.unwrap_or_default().into_iter().chain(std::iter::repeat(None));
+        let here = |holder| self.0.sight.told(dependency, holder);
+        // Versions only rise.
+        holders.iter().zip(elsewhere).map(|(holder, elsewhere)| here(holder).max(elsewhere)).collect()
     }
 
     pub(super) async fn revoke(&self, request: &pb::RevokeLeaseRequest) -> Result<pb::RevokeLeaseResponse, Status> {

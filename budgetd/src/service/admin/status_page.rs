@@ -12,7 +12,6 @@ use budget_proto::{
     convert::{self, Mode},
     pb,
 };
-use futures::{StreamExt, stream};
 use tonic::Status;
 
 use super::{
@@ -29,8 +28,8 @@ use crate::{
 /// Replicas and kill switches of one answer.
 const REPLICAS_SHOWN: usize = 1_000;
 const SWITCHES_SHOWN: usize = 1_000;
-/// Ledgers looked at side by side.
-const VIEWS_AT_ONCE: usize = 16;
+/// Ledgers looked at in one go.
+const VIEWS_AT_ONCE: usize = 128;
 
 // === impl Admin ===
 
@@ -45,19 +44,19 @@ impl<S: Store> Admin<S> {
             (asked(&request.dependencies)?, None)
         };
         let listed = request.dependencies.is_empty();
-        let mut dependencies = Vec::with_capacity(names.len());
-        let mut statuses =
-            stream::iter(names).map(|name| self.dependency(&snapshot, name, listed)).buffered(VIEWS_AT_ONCE);
-        let (mut bytes, mut next_page_token) = (0, next_page_token);
-        while let Some(status) = statuses.next().await {
-            let Some(row) = status? else { continue };
-            bytes += row_bytes(&row);
-            if let Some(last) = dependencies.last().filter(|_| listed && bytes > PAGE_BYTES_MAX) {
-                let last: &pb::DependencyStatus = last;
-                next_page_token = Some(last.name.clone());
-                break;
+        let (mut dependencies, mut bytes, mut next_page_token) = (Vec::with_capacity(names.len()), 0, next_page_token);
+        'page: for some in names.chunks(VIEWS_AT_ONCE) {
+            let views = self.0.store.views(some, Clock::instant() + self.0.call_timeout()).await;
+            for (name, view) in some.iter().zip(views) {
+                let Some(row) = self.dependency(&snapshot, name, listed, view)? else { continue };
+                bytes += row_bytes(&row);
+                if let Some(last) = dependencies.last().filter(|_| listed && bytes > PAGE_BYTES_MAX) {
+                    let last: &pb::DependencyStatus = last;
+                    next_page_token = Some(last.name.clone());
+                    break 'page;
+                }
+                dependencies.push(row);
             }
-            dependencies.push(row);
         }
         let (replicas, kill_switches) = if after.is_none() {
             (self.replicas().await, snapshot.switches().iter().take(SWITCHES_SHOWN))
@@ -114,27 +113,28 @@ impl<S: Store> Admin<S> {
     }
 
     /// None: a listed name that the policies refuse by now.
-    async fn dependency(
+    fn dependency(
         &self,
         snapshot: &Snapshot,
-        name: DependencyId,
+        name: &DependencyId,
         listed: bool,
+        view: Result<Option<View>, StoreError>,
     ) -> Result<Option<pb::DependencyStatus>, Status> {
-        let resolved = match snapshot.resolve(&name) {
+        let resolved = match snapshot.resolve(name) {
             Ok(resolved) => resolved,
             Err(_) if listed => return Ok(None),
             Err(rule) => return Err(Status::not_found(rule)),
         };
-        let (view, away) = match self.0.store.view(&name, Clock::instant() + self.0.call_timeout()).await {
+        let (view, away) = match view {
             Ok(view) => (view, false),
             Err(error) if is_away(&error) => (None, true),
             Err(error) if listed => {
                 tracing::warn!(dependency = %name, %error, "no status");
                 (None, false)
             }
-            Err(error) => return Err(of_store(&error, &name)),
+            Err(error) => return Err(of_store(&error, name)),
         };
-        Ok(Some(self.row(&name, snapshot, &resolved, view, away)))
+        Ok(Some(self.row(name, snapshot, &resolved, view, away)))
     }
 
     fn row(

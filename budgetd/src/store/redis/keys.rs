@@ -8,7 +8,9 @@
 //! | `P:{tag}:e` | how a ledger that lends stands: epoch, sums of charges (string) |
 //! | `P:{tag}:h`, `P:{tag}:d` | its holders (hash) and when the charge of each changes (sorted set) |
 //! | `P:{tag}:p` | incarnations that have proved a lease of an earlier epoch (set) |
+//! | `P:{tag}:r` | attempts that its own side has received (string) |
 //! | `P:{tag}:o:<operation id>` | a tracked operation (string) |
+//! | `P:told:<hour>:{tag}` | which policies its holders were told in that hour, by holder (hash) |
 //! | `P:policies` | all policies of the namespace (hash) |
 //! | `P:known` | names of known dependencies by last use (sorted set) |
 //! | `P:replicas` | replicas by last contact (sorted set) |
@@ -93,6 +95,14 @@ impl Keys {
         format!("{}:versions", self.prefix)
     }
 
+    /// Which policies holders of a dependency's leases were told in one hour of the store's clock.
+    #[must_use]
+    pub fn told(&self, hour: i64, name: &DependencyId) -> String {
+        let mut key = format!("{}:told:{hour}:", self.prefix);
+        write_tag(&mut key, name);
+        key
+    }
+
     /// Written by probes.
     #[must_use]
     pub fn probe(&self) -> String {
@@ -102,20 +112,25 @@ impl Keys {
     /// The keys of one dependency.
     #[must_use]
     pub fn dependency(&self, name: &DependencyId) -> DependencyKeys {
-        let name = name.as_str();
-        let mut base = String::with_capacity(self.prefix.len() + name.len() + 4);
+        let mut base = String::with_capacity(self.prefix.len() + name.as_str().len() + 4);
         base.push_str(&self.prefix);
-        base.push_str(":{");
-        for c in name.chars() {
-            match c {
-                // Writing to a string cannot fail.
-                '%' | '{' | '}' => drop(write!(base, "%{:02X}", u32::from(c))),
-                other => base.push(other),
-            }
-        }
-        base.push_str("}:");
+        base.push(':');
+        write_tag(&mut base, name);
+        base.push(':');
         DependencyKeys { base: base.into() }
     }
+}
+
+fn write_tag(key: &mut String, name: &DependencyId) {
+    key.push('{');
+    for c in name.as_str().chars() {
+        match c {
+            // Writing to a string cannot fail.
+            '%' | '{' | '}' => drop(write!(key, "%{:02X}", u32::from(c))),
+            other => key.push(other),
+        }
+    }
+    key.push('}');
 }
 
 // === impl DependencyKeys ===
@@ -163,6 +178,12 @@ impl DependencyKeys {
         ["e", "h", "d", "p"].map(|part| self.with(part))
     }
 
+    /// What the dependency's own side has received.
+    #[must_use]
+    pub fn received(&self) -> String {
+        self.with("r")
+    }
+
     /// One tracked operation.
     #[must_use]
     pub fn operation(&self, id: &OperationId) -> String {
@@ -198,7 +219,7 @@ mod tests {
     fn keys_of(prefix: &str, name: &str) -> Vec<String> {
         let keys = Keys::new(prefix).unwrap().dependency(&DependencyId::new(name).unwrap());
         let operations = ["a", "}:s", "{b}", "s", "o:1"].map(|id| keys.operation(&OperationId::new(id).unwrap()));
-        keys.of_every_batch().into_iter().chain(keys.of_lending()).chain(operations).collect()
+        keys.of_every_batch().into_iter().chain(keys.of_lending()).chain([keys.received()]).chain(operations).collect()
     }
 
     fn odd_names() -> Vec<String> {
@@ -241,7 +262,8 @@ mod tests {
                 assert_eq!(owners.insert(key.clone(), owner), None, "{key}");
             }
             for name in odd_names() {
-                for (at, key) in keys_of(prefix, &name).into_iter().enumerate() {
+                let told = [keys.told(7, &DependencyId::new(&name).unwrap())];
+                for (at, key) in keys_of(prefix, &name).into_iter().chain(told).enumerate() {
                     let owner = (prefix.to_owned(), name.clone(), at);
                     assert_eq!(owners.insert(key.clone(), owner), None, "{key}");
                 }

@@ -8,8 +8,12 @@ use std::{
     },
 };
 
-use budget::{ids::PolicyVersion, units::EXACT_MAX};
-use deadpool_redis::redis::{Value, cmd};
+use budget::{
+    ids::{DependencyId, PolicyVersion},
+    lease::HolderId,
+    units::EXACT_MAX,
+};
+use deadpool_redis::redis::{Pipeline, Value, cmd};
 
 use super::{
     failure::{Effect, Failure, Refusal},
@@ -19,7 +23,7 @@ use super::{
     value,
 };
 use crate::{
-    policies::repository::{Document, Presence, Replaced, Replica, Repository},
+    policies::repository::{Document, Presence, Replaced, Replica, Repository, Told},
     store::StoreError,
 };
 
@@ -37,6 +41,9 @@ pub struct RedisRepository {
 const TOLD_MEMORY_MS: i64 = 15_000;
 /// Most replicas remembered.
 const TOLD_MAX: i64 = 10_000;
+
+/// What holders were told is kept by the hour, and for as long again: so those that have gone are forgotten.
+const HOUR_MS: i64 = 3_600_000;
 
 /// The fields of the key as they came: number, id, body, import hash.
 type Fields = [Option<String>; 4];
@@ -113,6 +120,57 @@ impl RedisRepository {
         Ok(replicas_of(&value::array(reply).map_err(|_| Failure::unexpected_reply("no array of replicas"))?, now_ms))
     }
 
+    async fn try_tell_holders(&self, told: &[Told]) -> Result<(), Failure> {
+        let mut link = self.redis.side_link().await?;
+        let hour = self.read_clock(&mut link).await?.div_euclid(HOUR_MS);
+        let mut by_dependency: HashMap<&DependencyId, Vec<&Told>> = HashMap::new();
+        for one in told {
+            by_dependency.entry(&one.dependency).or_default().push(one);
+        }
+        let mut commands = Pipeline::with_capacity(2 * by_dependency.len());
+        for (dependency, told) in by_dependency {
+            let key = self.redis.keys().told(hour, dependency);
+            let mut hset = cmd("HSET");
+            hset.arg(&key);
+            for Told { holder, version, .. } in told {
+                hset.arg(holder.as_str()).arg(format!("{} {}", version.number, version.id));
+            }
+            let mut expire = cmd("PEXPIRE");
+            expire.arg(key).arg(2 * HOUR_MS);
+            commands.add_command(hset).add_command(expire);
+        }
+        for reply in link.send(&commands).await? {
+            if let Value::ServerError(error) = reply {
+                return Err(failure_of(Refusal::of(&error)));
+            }
+        }
+        Ok(())
+    }
+
+    async fn try_holders_told(
+        &self,
+        dependency: &DependencyId,
+        holders: &[HolderId],
+    ) -> Result<Vec<Option<PolicyVersion>>, Failure> {
+        let mut link = self.redis.side_link().await?;
+        let hour = self.read_clock(&mut link).await?.div_euclid(HOUR_MS);
+        let mut told = vec![None; holders.len()];
+        // The later word counts.
+        for hour in [hour - 1, hour] {
+            let mut command = cmd("HMGET");
+            command.arg(self.redis.keys().told(hour, dependency));
+            for holder in holders {
+                command.arg(holder.as_str());
+            }
+            let reply = link.command(command).await.map_err(failure_of)?;
+            let found = value::array(reply).map_err(|_| Failure::unexpected_reply("no array of versions"))?;
+            for (told, found) in told.iter_mut().zip(&found) {
+                *told = told_of(found).or(*told);
+            }
+        }
+        Ok(told)
+    }
+
     async fn try_replace(&self, expected: Option<PolicyVersion>, new: &Document) -> Result<Replaced, Failure> {
         let mut link = self.redis.side_link().await?;
         let key = self.redis.keys().policies();
@@ -181,6 +239,34 @@ impl Repository for RedisRepository {
         self.redis.note(&replicas);
         replicas.map_err(|failure| failure.to_store_error())
     }
+
+    async fn tell_holders(&self, told: &[Told]) -> Result<(), StoreError> {
+        self.redis.admit()?;
+        let told = self.try_tell_holders(told).await;
+        self.redis.note(&told);
+        told.map_err(|failure| failure.to_store_error())
+    }
+
+    async fn holders_told(
+        &self,
+        dependency: &DependencyId,
+        holders: &[HolderId],
+    ) -> Result<Vec<Option<PolicyVersion>>, StoreError> {
+        if holders.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.redis.admit()?;
+        let told = self.try_holders_told(dependency, holders).await;
+        self.redis.note(&told);
+        told.map_err(|failure| failure.to_store_error())
+    }
+}
+
+/// What is no version was not written by us.
+fn told_of(found: &Value) -> Option<PolicyVersion> {
+    let text = value::text(found)?;
+    let (number, id) = text.split_once(' ')?;
+    Some(PolicyVersion { number: number.parse().ok()?, id: id.parse().ok()? })
 }
 
 /// What replicas have told, each its latest word. What is no such word was not written by us.

@@ -46,6 +46,8 @@ pub(super) static HOLDERS: LazyLock<Script> = LazyLock::new(|| {
 pub(super) static CONTACT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/contact.lua")));
 /// Enters dependencies into the index.
 pub(super) static KNOWN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/known.lua")));
+/// Counts what a dependency has received.
+pub(super) static RECEIVED: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/received.lua")));
 /// Writes to see whether the store works.
 pub(super) static PROBE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/probe.lua")));
 /// Replaces all policies.
