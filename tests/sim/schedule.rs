@@ -1,5 +1,6 @@
 //! Scenarios made from seeds: random ones, and families that aim at one rule each.
 
+pub(crate) mod agents;
 pub(crate) mod directed;
 pub(crate) mod lost;
 pub(crate) mod random;
@@ -50,6 +51,8 @@ pub(crate) fn askers(rng: &mut Rng, count: usize, spec: &Spec, times: f64) -> Ve
             originals: rate * times * part / whole,
             starts: true,
             endpoint: None,
+            lends: false,
+            agent: None,
         })
         .collect()
 }
@@ -98,7 +101,9 @@ pub(crate) fn heal(scenario: &mut Scenario, at_ms: i64) {
     scenario.calm_from_ms = Some(at_ms);
     // Who was told that leases are not permitted asks again after six intervals.
     let forbidden = scenario.policies.iter().any(|policy| !policy.lease.enabled);
-    let renewals = if forbidden { 8 } else { 2 };
+    // What an agent lends it must have itself first, and what the dead had must be back with it.
+    let lent = scenario.askers.iter().any(|asker| asker.lends);
+    let renewals = if forbidden { 8 } else { 2 } + if lent { 5 } else { 0 };
     scenario.duration_ms = at_ms + scenario.all_back_ms() + renewals * scenario.timing.renew_max_ms + 3_000;
 }
 
