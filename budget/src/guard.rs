@@ -124,8 +124,6 @@ pub enum Guard {
     LentLevelIsWithdrawn,
     /// Agent: it says no farewell while something that it has lent may be in use.
     LeavesWithNothingLent,
-    /// Holder: a sub-lease is presented to agents only, never to a ledger, which charges the agent for it.
-    SubleaseIsNoProof,
     /// Ledger: incarnations of one holder id share one fair share.
     OneShareById,
     /// Ledger: an idle holder shrinks.
@@ -136,7 +134,7 @@ pub enum Guard {
 
 impl Guard {
     /// All of them.
-    pub const ALL: [Self; 61] = [
+    pub const ALL: [Self; 60] = [
         Self::RenewalKeepsLevels,
         Self::EpochStartsEmpty,
         Self::MovedIsWithdrawn,
@@ -194,7 +192,6 @@ impl Guard {
         Self::LentIsNotOwn,
         Self::LentLevelIsWithdrawn,
         Self::LeavesWithNothingLent,
-        Self::SubleaseIsNoProof,
         Self::OneShareById,
         Self::IdleShrinks,
         Self::SlotsLinger,

@@ -63,15 +63,14 @@ pub(crate) const MISSED: [Missed; 51] = [
 
 /// The same where there are agents.
 #[rustfmt::skip]
-pub(crate) const MISSED_BY_AGENTS: [Missed; 10] = [
+pub(crate) const MISSED_BY_AGENTS: [Missed; 9] = [
     (&[Guard::SubleaseEndsWithParent], "agents-end", 10, "T3"),
     (&[Guard::SubleaseWithinParent], "agents-end", 10, "T3"),
     (&[Guard::SubleaseUntilQuoted], "agents-end", 10, "T3"),
-    (&[Guard::SubleaseMargin], "agents-end", 10, "T3"),
+    (&[Guard::SubleaseMargin], "agents-late", 20, "T3"),
     (&[Guard::SubleasesFence], "agents-clones", 10, "T3"),
     (&[Guard::SubleasesFitQuoted], "agents-shrink", 10, "T3"),
     (&[Guard::LentIsNotOwn], "agents-calm", 10, "T3"),
     (&[Guard::LentLevelIsWithdrawn], "agents-calm", 10, "T3"),
     (&[Guard::LeavesWithNothingLent], "agents-leave", 10, "T3"),
-    (&[Guard::SubleaseIsNoProof], "agents-turn", 10, "T3"),
 ];

@@ -6,7 +6,10 @@ pub(crate) mod lost;
 pub(crate) mod random;
 pub(crate) mod useful;
 
-use budget::{lease::Timing, policy::Spec};
+use budget::{
+    lease::Timing,
+    policy::{CurveStep, Spec},
+};
 
 use crate::{
     net::Net,
@@ -111,6 +114,12 @@ pub(crate) fn cut(scenario: &mut Scenario, processes: &[usize], at_ms: i64, cut:
     for process in processes {
         scenario.at(at_ms, Fault::CutProcess(*process, cut));
     }
+}
+
+pub(crate) fn spec_with(mut spec: Spec, curve: &[(i64, i64)]) -> Spec {
+    let step = |(percent, duration_ms): &(i64, i64)| CurveStep { part_ppm: percent * 10_000, duration_ms: *duration_ms };
+    spec.lease.curve = curve.iter().map(step).collect();
+    spec
 }
 
 /// A policy whose retries matter as much as its admissions.

@@ -85,13 +85,10 @@ impl Holder {
 
     /// The lease to present: the one whose successors are not enough for all that is in use.
     pub(super) fn quoted(&self, now_ns: i64) -> Option<Presented> {
-        let lease = match &self.lender {
+        match &self.lender {
             Some(lender) => lender.quoted().and_then(|held| held.present(now_ns)),
             None => self.lease(now_ns),
-        };
-        // A sub-lease is charged to its agent. Whoever has gone from that to a ledger proves nothing by it.
-        let ours = |lease: &Presented| lease.name.epoch.number > 0 || self.epoch.number == 0;
-        lease.filter(|lease| ours(lease) || !on(Guard::SubleaseIsNoProof))
+        }
     }
 
     /// What is reported.

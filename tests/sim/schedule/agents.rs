@@ -11,10 +11,11 @@ use crate::{
 };
 
 /// All of them, by name.
-pub(crate) const FAMILIES: [(&str, Family); 10] = [
+pub(crate) const FAMILIES: [(&str, Family); 11] = [
     ("agents", anything),
     ("agents-shrink", shrink),
     ("agents-end", end),
+    ("agents-late", late),
     ("agents-lost", lost),
     ("agents-leave", leave),
     ("agents-turn", turn),
@@ -153,6 +154,27 @@ fn end(rng: &mut Rng) -> Scenario {
         at_ms = to_ms + rng.between(2_000, 15_000);
     }
     heal(&mut scenario, at_ms + 10_000);
+    scenario
+}
+
+/// Sub-lessees are cut off until after the end of their sub-leases, by clocks slower than the agent's, while others, who
+/// renew often, wait for what comes free.
+fn late(rng: &mut Rng) -> Scenario {
+    let spec = ample(rng, 12);
+    let mut scenario = fleet(rng, "agents-late", super::spec_with(spec, CURVES[0]), 6, 0);
+    scenario.timing.renew_min_ms = 200;
+    scenario.timing.renew_max_ms = 400;
+    scenario.timing.resend_min_ms = 100;
+    scenario.timing.resend_max_ms = 200;
+    enough(&mut scenario.askers[1..]);
+    let away: Vec<_> = (1..=6).filter(|_| rng.chance(1, 2)).collect();
+    let at_ms = 15_000;
+    for lessee in &away {
+        cut(&mut scenario, &[*lessee], at_ms + rng.between(0, 20_000), true);
+    }
+    let back_ms = at_ms + 150_000;
+    cut(&mut scenario, &away, back_ms, false);
+    heal(&mut scenario, back_ms);
     scenario
 }
 
