@@ -124,6 +124,8 @@ pub enum Guard {
     LentLevelIsWithdrawn,
     /// Agent: it says no farewell while something that it has lent may be in use.
     LeavesWithNothingLent,
+    /// Holder: a sub-lease is never presented to a ledger, where its agent proves all of the parent.
+    SubleaseIsNoProof,
     /// Ledger: incarnations of one holder id share one fair share.
     OneShareById,
     /// Ledger: an idle holder shrinks.
@@ -134,7 +136,7 @@ pub enum Guard {
 
 impl Guard {
     /// All of them.
-    pub const ALL: [Self; 60] = [
+    pub const ALL: [Self; 61] = [
         Self::RenewalKeepsLevels,
         Self::EpochStartsEmpty,
         Self::MovedIsWithdrawn,
@@ -192,6 +194,7 @@ impl Guard {
         Self::LentIsNotOwn,
         Self::LentLevelIsWithdrawn,
         Self::LeavesWithNothingLent,
+        Self::SubleaseIsNoProof,
         Self::OneShareById,
         Self::IdleShrinks,
         Self::SlotsLinger,

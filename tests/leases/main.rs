@@ -17,3 +17,4 @@ mod processes;
 mod redis;
 mod setting;
 mod sharing;
+mod subleases;

@@ -63,7 +63,7 @@ pub(crate) const MISSED: [Missed; 51] = [
 
 /// The same where there are agents.
 #[rustfmt::skip]
-pub(crate) const MISSED_BY_AGENTS: [Missed; 9] = [
+pub(crate) const MISSED_BY_AGENTS: [Missed; 10] = [
     (&[Guard::SubleaseEndsWithParent], "agents-end", 10, "T3"),
     (&[Guard::SubleaseWithinParent], "agents-end", 10, "T3"),
     (&[Guard::SubleaseUntilQuoted], "agents-end", 10, "T3"),
@@ -73,4 +73,5 @@ pub(crate) const MISSED_BY_AGENTS: [Missed; 9] = [
     (&[Guard::LentIsNotOwn], "agents-calm", 10, "T3"),
     (&[Guard::LentLevelIsWithdrawn], "agents-calm", 10, "T3"),
     (&[Guard::LeavesWithNothingLent], "agents-leave", 10, "T3"),
+    (&[Guard::SubleaseIsNoProof], "agents-turn", 150, "T3"),
 ];

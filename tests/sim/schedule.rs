@@ -117,7 +117,8 @@ pub(crate) fn cut(scenario: &mut Scenario, processes: &[usize], at_ms: i64, cut:
 }
 
 pub(crate) fn spec_with(mut spec: Spec, curve: &[(i64, i64)]) -> Spec {
-    let step = |(percent, duration_ms): &(i64, i64)| CurveStep { part_ppm: percent * 10_000, duration_ms: *duration_ms };
+    let step =
+        |(percent, duration_ms): &(i64, i64)| CurveStep { part_ppm: percent * 10_000, duration_ms: *duration_ms };
     spec.lease.curve = curve.iter().map(step).collect();
     spec
 }

@@ -11,7 +11,8 @@ use super::{
 };
 use crate::{
     guard::{Guard, on},
-    lease::{Amounts, NotLeased, Presented, Rules, SyncAnswer, SyncAsk, Usage},
+    lease::{Amounts, HolderId, NotLeased, Presented, Rules, SyncAnswer, SyncAsk, Usage},
+    ledger::HolderView,
     units::{PPM, checked_div, scale_down},
 };
 
@@ -47,6 +48,12 @@ impl Holder {
     #[must_use]
     pub fn has_lent(&self) -> bool {
         self.lender.as_ref().is_some_and(|lender| lender.has_lent())
+    }
+
+    /// Its sub-lessees in the order of their names after `after`, at most `limit`.
+    #[must_use]
+    pub fn list_lessees(&self, now_ns: i64, after: Option<&HolderId>, limit: usize) -> Vec<HolderView> {
+        self.lender.as_ref().map_or_else(Vec::new, |lender| lender.list(now_ns, after, limit))
     }
 
     fn sublease(&mut self, now_ns: i64, ask: &SyncAsk) -> SyncAnswer {
@@ -85,10 +92,13 @@ impl Holder {
 
     /// The lease to present: the one whose successors are not enough for all that is in use.
     pub(super) fn quoted(&self, now_ns: i64) -> Option<Presented> {
-        match &self.lender {
+        let lease = match &self.lender {
             Some(lender) => lender.quoted().and_then(|held| held.present(now_ns)),
             None => self.lease(now_ns),
-        }
+        };
+        // Whoever has gone from an agent to a ledger proves nothing by what that lent: it would be counted twice.
+        let proves = |lease: &Presented| lease.name.epoch.number > 0 || self.epoch.number == 0;
+        lease.filter(|lease| proves(lease) || !on(Guard::SubleaseIsNoProof))
     }
 
     /// What is reported.

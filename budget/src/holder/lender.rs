@@ -26,7 +26,7 @@ use crate::{
         Amounts, Curve, Epoch, Grant, HolderId, Incarnation, InvalidSync, LeaseName, LocalOriginals, NotLeased, Rules,
         SyncAnswer, SyncAsk, Timing, UnitAmounts, Usage,
     },
-    ledger::Shares,
+    ledger::{HolderView, Shares},
     units::{checked_div, div_ceil},
 };
 use choice::Own;
@@ -489,6 +489,32 @@ impl Lender {
     pub(super) fn lends(&self, now_ns: i64) -> bool {
         let parent = self.parents.last().filter(|_| !self.forbidden);
         parent.is_some_and(|parent| position_ms(parent.start_ns, now_ns) < parent.curve.total_ms())
+    }
+
+    /// Sub-lessees as operators see them.
+    pub(super) fn list(&self, now_ns: i64, after: Option<&HolderId>, limit: usize) -> Vec<HolderView> {
+        let mut lessees: Vec<_> =
+            self.lessees.iter().filter(|(holder, _)| after.is_none_or(|after| *holder > after)).collect();
+        lessees.sort_unstable_by_key(|(holder, _)| *holder);
+        let view = |(holder, lessee): (&HolderId, &Lessee)| {
+            let life = lessee.lives.last()?;
+            let given = life.grants.last();
+            let left_ms =
+                |given: &Given| given.curve.total_ms().saturating_sub(position_ms(given.start_ns, now_ns)).max(0);
+            Some(HolderView {
+                holder: holder.clone(),
+                incarnation: life.incarnation,
+                weight: lessee.weight,
+                demand: lessee.demand,
+                value: given.map(|given| given.value.clone()).unwrap_or_default(),
+                charged: lessee.charge().0,
+                generation: given.map_or(0, |given| given.generation),
+                expires_in_ms: given.map_or(0, left_ms),
+                usage: life.usage.clone(),
+                revoked: false,
+            })
+        };
+        lessees.into_iter().filter_map(view).take(limit).collect()
     }
 
     /// The rules to tell a sub-lessee: what the policy gives the agent beyond the curve it divides among all who live by

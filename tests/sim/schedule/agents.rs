@@ -46,7 +46,8 @@ fn anything(rng: &mut Rng) -> Scenario {
     let spec = any_spec(rng);
     let (lessees, others) = (few(rng, 1, 5), few(rng, 0, 3));
     let mut scenario = fleet(rng, "agents", spec, lessees, others);
-    if rng.chance(1, 3) && others > 0 {
+    // Somebody stays with the first: an agent that nobody asks gives its lease up.
+    if rng.chance(1, 3) && others > 0 && lessees > 1 {
         // A second agent.
         let second = scenario.askers.len() - 1;
         scenario.askers[second].lends = true;
@@ -234,7 +235,8 @@ fn turn(rng: &mut Rng) -> Scenario {
     for _ in 0..rng.between(1, 3) {
         at_ms += rng.between(2_000, 20_000);
         let turned: Vec<_> = (1..=lessees).filter(|_| rng.chance(2, 3)).collect();
-        let away: Vec<_> = (1 + lessees..scenario.askers.len()).filter(|_| rng.chance(2, 3)).collect();
+        // The agent proves all of its lease, and what these have stays unknown.
+        let away: Vec<_> = (1 + lessees..scenario.askers.len()).filter(|_| rng.chance(3, 4)).collect();
         cut(&mut scenario, &away, at_ms - 100, true);
         if rng.chance(3, 4) {
             scenario.at(at_ms, Fault::Flush);
