@@ -64,6 +64,11 @@ impl Holder {
         }
         let (before, slots_before) = (lender.charge_of(ask), lender.slots_of(ask));
         let value = lender.choose(now_ns, ask, &share.usage(), share.in_flight());
+        if value.is_zero() && lender.has_other(ask) {
+            // What an earlier life of the agent lent it is worth more, and ends by itself.
+            lender.dismiss(now_ns, ask);
+            return SyncAnswer::Wait(self.timing.renew_min_ms);
+        }
         let growth = value.zip(&before, |after, before| after.saturating_sub(before).max(0));
         let slots = value.slots;
         if lender.give(now_ns, ask, value).is_none() {

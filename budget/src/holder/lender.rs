@@ -314,6 +314,17 @@ impl Lender {
         self.life(ask).map(|life| life.charge.clone()).unwrap_or_default()
     }
 
+    /// Whether it lives by a lease that was not lent here.
+    pub(super) fn has_other(&self, ask: &SyncAsk) -> bool {
+        let other = ask.lease.as_ref().is_some_and(|lease| lease.name.epoch != self.epoch);
+        other && self.life(ask).is_none_or(|life| life.grants.is_empty())
+    }
+
+    /// It gets nothing now: it is not remembered, and the same request is DEAD.
+    pub(super) fn dismiss(&mut self, now_ns: i64, ask: &SyncAsk) {
+        self.change(ask, now_ns, |life| (life.sequence, life.nonce) = (ask.sequence, ask.nonce));
+    }
+
     /// Slots of one life, without those that are charged beside.
     pub(super) fn slots_of(&self, ask: &SyncAsk) -> i64 {
         self.life(ask).map_or(0, |life| life.slots)

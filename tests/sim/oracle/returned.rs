@@ -34,22 +34,6 @@ impl World {
             }
         }
         if let Some(name) = alive.iter().find(|name| !leased.contains(*name) && self.is_worth_a_lease(name)) {
-            if std::env::var_os("SIM_DEBUG").is_some() {
-                for (i, p) in self.processes.iter().enumerate() {
-                    println!(
-                        "{i} {:?} lends {} agent {:?} w {} demand {} orig {} held {:?}",
-                        p.name,
-                        p.lends,
-                        p.agent,
-                        p.weight,
-                        p.demand,
-                        p.originals,
-                        self.held_now(i)
-                    );
-                    println!("   tau {} {:#?}", p.clock.read(self.now), p.holder);
-                }
-                println!("{:?}", self.scenario.policies);
-            }
             return Err(format!("T4: {name:?} has no lease after {calm_ms} ms of calm: {}", self.lending()));
         }
         // What the dead had is back.

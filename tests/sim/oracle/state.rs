@@ -152,23 +152,6 @@ impl World {
             ..bound
         };
         if !sum.within(allowed) {
-            if std::env::var_os("SIM_DEBUG").is_some() {
-                for (i, p) in self.processes.iter().enumerate() {
-                    println!(
-                        "{i} {:?} lends {} agent {:?} cut {} paused {} held {:?} steps {:?}",
-                        p.name,
-                        p.lends,
-                        p.agent,
-                        p.cut,
-                        p.paused,
-                        self.held_now(i),
-                        p.held.as_ref().map(|h| h.steps.iter().map(|(e, p)| (e - 0, p.rate)).collect::<Vec<_>>())
-                    );
-                    println!("   tau {} {:#?}", p.clock.read(self.now), p.holder);
-                }
-                println!("{:?}", self.scenario.faults);
-                println!("{}", self.lending());
-            }
             self.history.violated(self.now, "T3", || format!("held {held:?} + direct {direct:?} exceed {allowed:?}"));
         }
     }
