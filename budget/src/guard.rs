@@ -105,8 +105,27 @@ pub enum Guard {
     HandBackTakesDeposit,
     /// Holder: time goes on in suspend; off: the clock that the simulator gives it stops.
     SuspendCounts,
-    /// Agent: sub-leases end no later than their parent.
+    /// Agent: sub-leases end no later than their parent: they are told with its position on its curve; off: they start
+    /// anew.
     SubleaseEndsWithParent,
+    /// Agent: a sub-lease is at most what no other sub-lessee is charged of the parent.
+    SubleaseWithinParent,
+    /// Agent: a sub-lease is charged until its holder quotes a newer one or it has ended; off: until a newer one is made.
+    SubleaseUntilQuoted,
+    /// Agent: the charge of a sub-lease ends a margin later than it does.
+    SubleaseMargin,
+    /// Agent: an older sequence, or the same with another nonce, is FENCED; off: treated as a new request.
+    SubleasesFence,
+    /// Agent: no parent is quoted into which not everything fits that is in use; off: the latest.
+    SubleasesFitQuoted,
+    /// Agent: its own part is what it has not lent; off: all of the parent.
+    LentIsNotOwn,
+    /// Agent: what comes with a sub-lease is withdrawn from its own levels; off: it is minted.
+    LentLevelIsWithdrawn,
+    /// Agent: it says no farewell while something that it has lent may be in use.
+    LeavesWithNothingLent,
+    /// Holder: a sub-lease is never presented to a ledger, where its agent proves all of the parent.
+    SubleaseIsNoProof,
     /// Ledger: incarnations of one holder id share one fair share.
     OneShareById,
     /// Ledger: an idle holder shrinks.
@@ -117,7 +136,7 @@ pub enum Guard {
 
 impl Guard {
     /// All of them.
-    pub const ALL: [Self; 52] = [
+    pub const ALL: [Self; 61] = [
         Self::RenewalKeepsLevels,
         Self::EpochStartsEmpty,
         Self::MovedIsWithdrawn,
@@ -167,6 +186,15 @@ impl Guard {
         Self::HandBackTakesDeposit,
         Self::SuspendCounts,
         Self::SubleaseEndsWithParent,
+        Self::SubleaseWithinParent,
+        Self::SubleaseUntilQuoted,
+        Self::SubleaseMargin,
+        Self::SubleasesFence,
+        Self::SubleasesFitQuoted,
+        Self::LentIsNotOwn,
+        Self::LentLevelIsWithdrawn,
+        Self::LeavesWithNothingLent,
+        Self::SubleaseIsNoProof,
         Self::OneShareById,
         Self::IdleShrinks,
         Self::SlotsLinger,

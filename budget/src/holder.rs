@@ -4,9 +4,11 @@
 //! takes answers, and gives the share its leases. Neither reads a clock nor does I/O. All times are nanoseconds of one
 //! clock that goes on in suspend (`CLOCK_BOOTTIME`).
 
+mod agent;
 mod beyond;
 mod control;
 mod jitter;
+mod lender;
 #[cfg(feature = "guards")]
 mod probe;
 mod request;
@@ -26,6 +28,7 @@ use crate::{
 };
 use control::Running;
 use jitter::Jitter;
+use lender::Lender;
 use request::{Held, Outstanding, is_higher, is_less, sane};
 pub use share::{Local, LocalAsk, Share};
 pub use spent::Spent;
@@ -110,6 +113,8 @@ pub struct Holder {
     unanswered: u32,
     counted: Usage,
     leaving: bool,
+    /// Where it lends of its leases.
+    lender: Option<Box<Lender>>,
 }
 
 // === impl Holder ===
@@ -146,6 +151,7 @@ impl Holder {
             unanswered: 0,
             counted: Usage::default(),
             leaving: false,
+            lender: None,
         }
     }
 
@@ -229,6 +235,7 @@ impl Holder {
     }
 
     fn ask(&mut self, now_ns: i64, fresh: u64) -> SyncAsk {
+        self.tidy(now_ns);
         self.sequence = self.sequence.saturating_add(1);
         SyncAsk {
             holder: self.id.clone(),
@@ -236,8 +243,8 @@ impl Holder {
             sequence: self.sequence,
             nonce: self.jitter.nonce(fresh),
             epoch: self.epoch,
-            lease: self.lease(now_ns),
-            usage: self.share.usage(),
+            lease: self.quoted(now_ns),
+            usage: self.usage(),
             counted: self.counted.clone(),
             in_flight: self.share.in_flight(),
             weight: self.weight,
@@ -277,7 +284,8 @@ impl Holder {
         let sent_ns = outstanding.sent_ns(reply.attempt);
         self.due_ns = self.after(now_ns, self.timing.renew_min_ms, self.timing.renew_max_ms);
         let asked_anew_at_once = std::mem::take(&mut self.asked_anew_at_once);
-        let mut rules = reply.rules;
+        let own_rules = self.own_rules(reply.rules);
+        let mut rules = own_rules.as_ref().or(reply.rules);
         match reply.answer {
             SyncAnswer::Granted(grant) => {
                 if self.on_grant(now_ns, if on(Guard::StartAtSending) { sent_ns } else { now_ns }, grant, rules) {
@@ -337,17 +345,19 @@ impl Holder {
         let start_ns = sent_ns.saturating_sub(grant.position_ms.max(0).saturating_mul(NANOS_PER_MS));
         self.name = grant.name;
         let held = Held { name: grant.name, value: grant.value.clone(), curve: grant.curve.clone(), start_ns };
+        let own = self.own_part(&held);
         if grant.value.is_zero() {
             share.withdraw(&mut control, now_ns);
             self.state = State::Parked;
         } else {
-            let lease = Running { value: sane(&grant.value), curve: grant.curve.clone(), start_ns };
+            let lease = Running { value: own, curve: grant.curve.clone(), start_ns };
             share.install(&mut control, now_ns, lease, &sane(&grant.moved), rules);
             self.state = State::Leased;
         }
         let over = held.position_ms(now_ns) >= held.curve.total_ms();
         self.held = Some(held);
-        if shrinks && self.acknowledged_at_once < ACKNOWLEDGED_AT_ONCE_MAX {
+        let may_quote = self.lender.as_ref().is_none_or(|lender| !lender.is_behind());
+        if shrinks && may_quote && self.acknowledged_at_once < ACKNOWLEDGED_AT_ONCE_MAX {
             self.acknowledged_at_once = self.acknowledged_at_once.saturating_add(1);
             self.due_ns = now_ns;
         } else {
@@ -366,6 +376,9 @@ impl Holder {
                 let share = Arc::clone(&self.share);
                 share.withdraw(&mut share.lock(), now_ns);
                 self.held = None;
+                if let Some(lender) = &mut self.lender {
+                    lender.on_refusal();
+                }
                 self.state = State::Parked;
                 let intervals = |ms: i64| ms.saturating_mul(NOT_PERMITTED_INTERVALS);
                 self.due_ns =
@@ -398,9 +411,14 @@ impl Holder {
         let share = Arc::clone(&self.share);
         share.withdraw(&mut share.lock(), now_ns);
         self.leaving = true;
+        self.outstanding = None;
+        if self.has_lent() && on(Guard::LeavesWithNothingLent) {
+            // What is lent runs on, and so must its charge: nothing is said, and the lease ends by its curve.
+            self.state = State::Left;
+            return;
+        }
         self.state = State::Unleased;
         // The lease is presented once more, so that the ledger knows which one is given up.
-        self.outstanding = None;
         self.due_ns = now_ns;
     }
 
@@ -416,6 +434,9 @@ impl Holder {
         self.outstanding = None;
         self.counted = Usage::default();
         self.leaving = false;
+        if let Some(lender) = &mut self.lender {
+            lender.reincarnate(incarnation, &self.timing);
+        }
         self.acknowledged_at_once = 0;
         self.asked_anew_at_once = false;
         self.due_ns = self.after(now_ns, 0, self.timing.resend_min_ms);

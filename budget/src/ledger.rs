@@ -25,6 +25,7 @@ use crate::{
 };
 use leases::Leases;
 pub use leases::{HolderView, Lending};
+pub(crate) use leases::{lingering::Lingering, shares::Shares};
 use reservations::Reservations;
 
 /// How a ledger without state begins.

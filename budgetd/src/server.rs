@@ -249,7 +249,7 @@ impl Server {
                 Ok(())
             }
             StoreChoice::Upstream(endpoints) => {
-                let options = leasing_options(&self.config);
+                let options = LeasingOptions { lends: true, ..leasing_options(&self.config) };
                 let coordinators =
                     Coordinators::new(endpoints.clone(), &upstream_options(&self.config), options.sync_timeout)?;
                 let leasing = Leasing::start(coordinators.clone(), options)?;

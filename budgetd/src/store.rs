@@ -15,6 +15,7 @@ use budget::{
     lease::{HolderId, SyncAsk, Synced},
     ledger::{HolderView, View},
 };
+use budget_proto::convert::SyncReply;
 
 /// An answer and what it was decided with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,6 +152,18 @@ pub trait Store: Send + Sync + 'static {
         ask: SyncAsk,
         deadline: Instant,
     ) -> impl Future<Output = Result<Synced, StoreError>> + Send;
+
+    /// As [`Self::sync`] where a part of a lease held here is lent on, with the rules that came with it. None: the ledgers
+    /// of this store lend, by the policies known here.
+    fn sublease(
+        &self,
+        dependency: &DependencyId,
+        ask: &SyncAsk,
+        deadline: Instant,
+    ) -> impl Future<Output = Option<Result<SyncReply, StoreError>>> + Send {
+        let _unused = (dependency, ask, deadline);
+        async { None }
+    }
 
     /// Holders of a dependency after `after` in the order of their names, at most `limit`. Changes nothing.
     fn list_holders(

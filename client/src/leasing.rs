@@ -4,6 +4,7 @@
 //! one. The task ends when the last clone is dropped.
 
 mod driver;
+mod lending;
 
 use std::{
     collections::HashMap,
@@ -22,7 +23,7 @@ use budget::{
     units::MICROS_PER_TOKEN,
 };
 use budget_proto::convert::SyncReply;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::{Dependency, Error, clock::boot_time_ns};
 use driver::Driver;
@@ -68,6 +69,8 @@ pub struct LeasingOptions {
     /// A dependency that nobody has asked about for so long, and of which nobody keeps a handle or a permit, is given back
     /// and forgotten: names that come and go leave room for others.
     pub forget_after: Duration,
+    /// Whether parts of the leases are lent on, by [`Leasing::lend`].
+    pub lends: bool,
 }
 
 /// How a dependency stands here.
@@ -120,6 +123,8 @@ struct Shared {
     /// Without the task nobody renews or is fenced: a forked child, or a runtime that is stuck, decides nothing after
     /// this time.
     alive_until_ns: Arc<AtomicI64>,
+    /// A coordinator has told something.
+    told: Notify,
 }
 
 #[derive(Debug)]
@@ -128,6 +133,8 @@ enum Command {
     Wake,
     /// Give all leases back and say so.
     Leave(oneshot::Sender<()>),
+    Lend(lending::Lend),
+    List(lending::List),
 }
 
 /// There are [`LeasingOptions::dependencies_max`] already.
@@ -151,6 +158,7 @@ impl Default for LeasingOptions {
             },
             dependencies_max: 10_000,
             forget_after: Duration::from_secs(3_600),
+            lends: false,
         }
     }
 }
@@ -196,6 +204,7 @@ impl Leasing {
             leases: RwLock::default(),
             new: Mutex::default(),
             alive_until_ns: Arc::new(AtomicI64::new(i64::MIN)),
+            told: Notify::new(),
         });
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
         let driver = Driver::new(coordinator, Arc::clone(&shared), received);
@@ -232,6 +241,7 @@ impl Leasing {
             random_u64(),
             now_ns,
         );
+        let holder = if options.lends { holder.lending() } else { holder };
         let leased = Arc::new(Leased {
             dependency: dependency.clone(),
             known: RwLock::new(dependency.clone()),

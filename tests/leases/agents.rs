@@ -22,8 +22,8 @@ const AGENTS: usize = 2;
 const CALLERS: usize = 3;
 
 /// An agent that serves a unix socket.
-struct Agent {
-    process: Process,
+pub(crate) struct Agent {
+    pub(crate) process: Process,
     socket: PathBuf,
     http: SocketAddr,
     arguments: Vec<String>,
@@ -32,7 +32,7 @@ struct Agent {
 // === impl Agent ===
 
 impl Agent {
-    async fn start(setting: &Setting, number: usize) -> Self {
+    pub(crate) async fn start(setting: &Setting, number: usize) -> Self {
         let socket = setting.path(&format!("agent{number}.sock"));
         let http = SocketAddr::from(([127, 0, 0, 1], ports::pick()));
         let listen = format!("unix:{}", socket.display());
@@ -47,7 +47,7 @@ impl Agent {
         agent
     }
 
-    async fn serves(&mut self) {
+    pub(crate) async fn serves(&mut self) {
         eventually(BOUND, "the agent serves", async || {
             assert!(self.process.exited().is_none(), "{}", self.process.tail());
             tokio::net::UnixStream::connect(&self.socket).await.is_ok()
@@ -55,13 +55,13 @@ impl Agent {
         .await;
     }
 
-    async fn restart(&mut self) {
+    pub(crate) async fn restart(&mut self) {
         self.process.kill();
         self.process = spawn(&self.arguments);
         self.serves().await;
     }
 
-    fn endpoint(&self) -> String {
+    pub(crate) fn endpoint(&self) -> String {
         format!("unix:{}", self.socket.display())
     }
 

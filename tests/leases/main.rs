@@ -20,4 +20,5 @@ mod redis;
 mod reloads;
 mod setting;
 mod sharing;
+mod subleases;
 mod suite;

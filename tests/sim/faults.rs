@@ -62,6 +62,7 @@ impl World {
                 self.processes[process].demand = percent;
                 self.resume_asking(process);
             }
+            Fault::Turn(process, agent) => self.processes[process].agent = agent,
             Fault::Revoke(process) => {
                 let name = self.processes[process].name.clone();
                 let Self { coordinators, history, rng, now, .. } = self;

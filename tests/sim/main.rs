@@ -6,6 +6,7 @@
 // Modules here read as any user of the crate would write them.
 extern crate budget_guarded as budget;
 
+mod agents;
 mod faults;
 mod guards;
 mod history;
@@ -39,7 +40,14 @@ fn guards_are_switched_one_at_a_time() {
 #[test]
 fn seeds() {
     let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
-    run::many(number("SIM_FIRST", 1), number("SIM_SEEDS", 2_000));
+    run::many(run::scenario, number("SIM_FIRST", 1), number("SIM_SEEDS", 2_000));
+}
+
+/// Seeds of worlds with agents. They have a test of their own, so that what other seeds do does not depend on it.
+#[test]
+fn agents() {
+    let number = |name, default| std::env::var(name).map_or(default, |text| text.parse().unwrap());
+    run::many(run::with_agents, number("SIM_FIRST", 1), number("SIM_SEEDS", 1_000));
 }
 
 /// Seeds that showed a mistake, in the ledger or here: shares that did not shrink for newcomers, slots that direct callers
@@ -48,7 +56,7 @@ fn seeds() {
 #[test]
 fn seeds_that_failed_before() {
     for seed in [20, 57, 83, 257, 593, 1_372, 2_178, 16_260] {
-        run::many(seed, 1);
+        run::many(run::scenario, seed, 1);
     }
 }
 
@@ -58,7 +66,7 @@ fn seeds_that_failed_before() {
 #[test]
 fn seeds_that_failed_with_permits() {
     for seed in [109_738, 117_779, 126_297, 138_657, 144_059, 188_219, 194_457] {
-        run::many(seed, 1);
+        run::many(run::scenario, seed, 1);
     }
 }
 
@@ -67,6 +75,6 @@ fn seeds_that_failed_with_permits() {
 #[test]
 fn seeds_that_failed_to_do_useful_work() {
     for seed in [112_774, 116_972, 128_234, 130_919, 152_948] {
-        run::many(seed, 1);
+        run::many(run::scenario, seed, 1);
     }
 }

@@ -60,3 +60,18 @@ pub(crate) const MISSED: [Missed; 51] = [
     (&[Guard::IdleShrinks], "idle", 3, "work"),
     (&[Guard::SlotsLinger], "permits", 30, "T5"),
 ];
+
+/// The same where there are agents.
+#[rustfmt::skip]
+pub(crate) const MISSED_BY_AGENTS: [Missed; 10] = [
+    (&[Guard::SubleaseEndsWithParent], "agents-end", 10, "T3"),
+    (&[Guard::SubleaseWithinParent], "agents-end", 10, "T3"),
+    (&[Guard::SubleaseUntilQuoted], "agents-end", 10, "T3"),
+    (&[Guard::SubleaseMargin], "agents-late", 20, "T3"),
+    (&[Guard::SubleasesFence], "agents-clones", 10, "T3"),
+    (&[Guard::SubleasesFitQuoted], "agents-shrink", 10, "T3"),
+    (&[Guard::LentIsNotOwn], "agents-calm", 10, "T3"),
+    (&[Guard::LentLevelIsWithdrawn], "agents-calm", 10, "T3"),
+    (&[Guard::LeavesWithNothingLent], "agents-leave", 10, "T3"),
+    (&[Guard::SubleaseIsNoProof], "agents-turn", 150, "T3"),
+];

@@ -32,6 +32,11 @@ pub(crate) struct Process {
     pub endpoint: usize,
     /// It never talks to another.
     pinned: bool,
+    pub lends: bool,
+    /// The process that lends to it instead of a replica.
+    pub agent: Option<usize>,
+    /// Of the last sub-lease that it made in this life.
+    pub lent: i64,
     pub cut: bool,
     pub life: u32,
     /// The machine, while it lives.
@@ -49,7 +54,7 @@ pub(crate) struct Process {
     ask_at: i64,
     pub held: Option<Held>,
     /// What it can have at most.
-    level: Level,
+    pub level: Level,
     /// It is one of two that live under one incarnation: which case of that.
     pub twin: Option<usize>,
 }
@@ -79,6 +84,9 @@ impl Process {
             clock,
             endpoint: asker.endpoint.unwrap_or(endpoint),
             pinned: asker.endpoint.is_some(),
+            lends: asker.lends,
+            agent: asker.agent,
+            lent: 0,
             cut: false,
             life: 0,
             holder: None,
@@ -131,6 +139,7 @@ impl World {
         process.waiting.clear();
         process.held = None;
         process.level = Level::default();
+        process.lent = 0;
         let tau = process.clock.read(self.now);
         // What a process uses that was never told the policy.
         let never_told = FallbackRules {
@@ -140,7 +149,7 @@ impl World {
         };
         let timing = self.scenario.timing;
         let holder = Holder::new(process.name.clone(), incarnation, process.weight, timing, never_told, seed, tau);
-        process.holder = Some(holder);
+        process.holder = Some(if process.lends { holder.lending() } else { holder });
         self.new_stream(index);
         self.wake(index, self.now);
         self.resume_asking(index);
@@ -195,7 +204,7 @@ impl World {
         process.held = Some(held);
     }
 
-    fn later(&mut self, process: usize, at: i64, what: Inside) {
+    pub(crate) fn later(&mut self, process: usize, at: i64, what: Inside) {
         let life = self.processes[process].life;
         self.queue.push(at, Event::Process { process, life, what });
     }
@@ -221,6 +230,8 @@ impl World {
             Inside::Reply { attempt, reply } => self.reply(index, attempt, &reply),
             Inside::Send(sent) => self.send(index, *sent),
             Inside::Settle(sent) => self.settle(index, *sent),
+            Inside::Lend(request) => self.lend(index, &request),
+            Inside::Serve { retry } => self.attempt(index, retry),
         }
     }
 
@@ -233,7 +244,12 @@ impl World {
         }
         let tau = process.clock.read(now);
         let Some(holder) = &mut process.holder else { return };
-        match holder.poll(tau, fresh) {
+        let action = holder.poll(tau, fresh);
+        if process.lends {
+            self.note_part(index, None);
+        }
+        let process = &mut self.processes[index];
+        match action {
             Action::Wait { until_ns } => {
                 let until_ns = until_ns.min(tau + 600 * S);
                 let at = process.clock.when(until_ns).max(now + 1_000);
@@ -241,6 +257,11 @@ impl World {
             }
             Action::Send { ask, attempt } => {
                 let ask = Rc::new(*ask);
+                if let Some(agent) = process.agent {
+                    self.ask_agent(index, agent, &ask, attempt);
+                    self.wake(index, now);
+                    return;
+                }
                 let (endpoint, life, cut, pinned) = (process.endpoint, process.life, process.cut, process.pinned);
                 // An unanswered client tries another endpoint now and then.
                 if !pinned && self.rng.chance(1, 3) {
@@ -279,6 +300,7 @@ impl World {
         holder.on_answer(tau, &told);
         if holder.state(tau) == State::Fenced {
             holder.reincarnate(tau, incarnation);
+            self.processes[index].lent = 0;
             self.new_stream(index);
             self.fenced(index);
         }
@@ -312,7 +334,7 @@ impl World {
         }
     }
 
-    fn attempt(&mut self, index: usize, retry: bool) {
+    pub(crate) fn attempt(&mut self, index: usize, retry: bool) {
         let (costs, cost) = self.costs();
         let now = self.now;
         let process = &self.processes[index];
@@ -323,9 +345,12 @@ impl World {
         match holder.share().reserve(tau, &ask) {
             Local::Admitted(spent) => self.admitted(index, spent, retry, cost),
             Local::Denied(_) => {}
+            Local::Short if process.agent.is_some_and(|agent| self.reaches_agent(index, agent)) => {
+                self.ask_agent_for_one(index, retry);
+            }
             Local::Short => {
                 let (endpoint, cut) = (process.endpoint, process.cut);
-                if !cut && self.coordinators.reaches(endpoint) {
+                if !cut && process.agent.is_none() && self.coordinators.reaches(endpoint) {
                     let delay = self.rng.between(MS, 5 * MS);
                     self.queue.push(now + delay, Event::Reserve { process: Some(index), replica: endpoint, retry });
                 } else if let Local::Admitted(spent) = holder.share().reserve_beyond(tau, &ask) {

@@ -13,6 +13,7 @@ use crate::{
     rng::Rng,
     scenario::Scenario,
     schedule::{
+        agents,
         directed::{FAMILIES, Family},
         random,
     },
@@ -28,6 +29,14 @@ pub(crate) fn scenario(seed: u64) -> Scenario {
     let families = FAMILIES.len() as u64;
     let (_, family) = FAMILIES[usize::try_from(seed / 5 % families).unwrap()];
     family(&mut rng)
+}
+
+/// A scenario with agents: one of four is random, the others go through the families in turn.
+pub(crate) fn with_agents(seed: u64) -> Scenario {
+    let families = agents::FAMILIES.len() as u64;
+    let family = if seed.is_multiple_of(4) { 0 } else { seed / 4 % families };
+    let (_, family) = agents::FAMILIES[usize::try_from(family).unwrap()];
+    of_family(family, seed)
 }
 
 /// A scenario of one family.
@@ -51,7 +60,7 @@ pub(crate) fn judge(seed: u64, scenario: Scenario) -> Result<World, String> {
 }
 
 /// Runs many seeds on all cores and panics if one fails. `SIM_FAMILY` leaves out all other families.
-pub(crate) fn many(first: u64, count: u64) {
+pub(crate) fn many(of_seed: fn(u64) -> Scenario, first: u64, count: u64) {
     let only = std::env::var("SIM_FAMILY").ok();
     let next = AtomicU64::new(first);
     let failures = Mutex::new(Vec::new());
@@ -65,7 +74,7 @@ pub(crate) fn many(first: u64, count: u64) {
                     if seed >= first + count {
                         break;
                     }
-                    let scenario = scenario(seed);
+                    let scenario = of_seed(seed);
                     let family = scenario.family;
                     if only.as_ref().is_some_and(|only| only != family) {
                         continue;

@@ -51,6 +51,8 @@ pub(crate) enum Fault {
     Demand(usize, u64),
     /// An operator takes a lease away.
     Revoke(usize),
+    /// From now on this agent lends to it, or replicas do.
+    Turn(usize, Option<usize>),
 }
 
 /// A process that asks.
@@ -65,6 +67,10 @@ pub(crate) struct Asker {
     pub starts: bool,
     /// The only replica it talks to; none: any.
     pub endpoint: Option<usize>,
+    /// It lends of its leases.
+    pub lends: bool,
+    /// The process that lends to it, by its index; none: replicas do.
+    pub agent: Option<usize>,
 }
 
 /// One run.

@@ -1,11 +1,15 @@
 //! Scenarios made from seeds: random ones, and families that aim at one rule each.
 
+pub(crate) mod agents;
 pub(crate) mod directed;
 pub(crate) mod lost;
 pub(crate) mod random;
 pub(crate) mod useful;
 
-use budget::{lease::Timing, policy::Spec};
+use budget::{
+    lease::Timing,
+    policy::{CurveStep, Spec},
+};
 
 use crate::{
     net::Net,
@@ -50,6 +54,8 @@ pub(crate) fn askers(rng: &mut Rng, count: usize, spec: &Spec, times: f64) -> Ve
             originals: rate * times * part / whole,
             starts: true,
             endpoint: None,
+            lends: false,
+            agent: None,
         })
         .collect()
 }
@@ -98,7 +104,9 @@ pub(crate) fn heal(scenario: &mut Scenario, at_ms: i64) {
     scenario.calm_from_ms = Some(at_ms);
     // Who was told that leases are not permitted asks again after six intervals.
     let forbidden = scenario.policies.iter().any(|policy| !policy.lease.enabled);
-    let renewals = if forbidden { 8 } else { 2 };
+    // What an agent lends it must have itself first, and what the dead had must be back with it.
+    let lent = scenario.askers.iter().any(|asker| asker.lends);
+    let renewals = if forbidden { 8 } else { 2 } + if lent { 5 } else { 0 };
     scenario.duration_ms = at_ms + scenario.all_back_ms() + renewals * scenario.timing.renew_max_ms + 3_000;
 }
 
@@ -106,6 +114,13 @@ pub(crate) fn cut(scenario: &mut Scenario, processes: &[usize], at_ms: i64, cut:
     for process in processes {
         scenario.at(at_ms, Fault::CutProcess(*process, cut));
     }
+}
+
+pub(crate) fn spec_with(mut spec: Spec, curve: &[(i64, i64)]) -> Spec {
+    let step =
+        |(percent, duration_ms): &(i64, i64)| CurveStep { part_ppm: percent * 10_000, duration_ms: *duration_ms };
+    spec.lease.curve = curve.iter().map(step).collect();
+    spec
 }
 
 /// A policy whose retries matter as much as its admissions.

@@ -16,6 +16,7 @@ extern crate budget as shipped;
 // Modules of the simulator read as any user of the crate would write them.
 extern crate budget_guarded as budget;
 
+mod agents;
 mod faults;
 mod history;
 mod missed;

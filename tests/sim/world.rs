@@ -52,9 +52,26 @@ pub(crate) enum Event {
 pub(crate) enum Inside {
     Ask,
     Poll,
-    Reply { attempt: u32, reply: Rc<Reply> },
+    Reply {
+        attempt: u32,
+        reply: Rc<Reply>,
+    },
     Send(Box<Sent>),
     Settle(Box<Sent>),
+    /// An agent is asked for a lease.
+    Lend(Rc<Request>),
+    /// An agent is asked for one attempt.
+    Serve {
+        retry: bool,
+    },
+}
+
+/// What a process asks an agent.
+pub(crate) struct Request {
+    pub process: usize,
+    pub life: u32,
+    pub ask: Rc<SyncAsk>,
+    pub attempt: u32,
 }
 
 /// What a replica answers to a request.
@@ -155,6 +172,10 @@ impl World {
         for asker in &scenario.askers {
             let clock = HostClock::new(self.rng.between(0, 1 << 50), self.rng.between(-400, 400));
             let endpoint = usize::try_from(self.rng.below(scenario.replicas as u64)).unwrap_or(0);
+            // Every other one lives on the host of its agent.
+            let beside =
+                asker.agent.filter(|agent| *agent < self.processes.len() && self.processes.len().is_multiple_of(2));
+            let clock = beside.map_or(clock, |agent| self.processes[agent].clock);
             self.processes.push(Process::new(asker, clock, endpoint));
             if asker.starts {
                 self.start(self.processes.len() - 1);

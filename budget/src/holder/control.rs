@@ -241,7 +241,8 @@ impl Share {
         let start_full = turn.moved.is_some() && !on(Guard::RenewalKeepsLevels);
         let moved = turn.moved;
         let carry = |level: i64, moved: i64, burst: i64| {
-            if start_full { burst } else { level.min(burst).saturating_add(moved).min(burst) }
+            // What is moved elsewhere is negative, and goes first of what a smaller cap would not hold.
+            if start_full { burst } else { level.saturating_add(moved).min(burst) }
         };
         self.shift_units(control, &old, &new, old_odd, tag, part.as_ref(), levels_at_ns, moved, &carry);
 

@@ -38,6 +38,7 @@ impl Holder {
             unanswered: self.unanswered,
             counted: self.counted.clone(),
             leaving: self.leaving,
+            lender: self.lender.clone(),
         }
     }
 

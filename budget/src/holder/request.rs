@@ -7,7 +7,7 @@ use crate::{
     units::BURST_MICROS_MAX,
 };
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) name: LeaseName,
     pub(super) value: Amounts,

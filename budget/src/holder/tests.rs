@@ -2,6 +2,7 @@
 
 mod beyond;
 mod decide;
+mod lending;
 mod machine;
 mod model;
 mod steps;

@@ -7,7 +7,7 @@
 
 mod grants;
 pub(super) mod holders;
-mod lingering;
+pub(super) mod lingering;
 pub(super) mod shares;
 mod sync;
 

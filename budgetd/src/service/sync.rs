@@ -6,7 +6,7 @@ use budget::{
 };
 use budget_proto::{
     UnitNames,
-    convert::{AskName, SyncAnswered, sync_answer, sync_asks},
+    convert::{AskName, SyncAnswered, SyncReply, sync_answer, sync_asks},
     pb,
 };
 use futures::{StreamExt, stream};
@@ -62,6 +62,14 @@ impl<S: Store> Core<S> {
     ) -> Result<(SyncAnswered, UnitNames), Status> {
         access.permit(Role::Reserve, dependency.as_str())?;
         let (reported, holder) = (Reported::of(&ask), ask.holder.clone());
+        if let Some(lent) = self.store.sublease(dependency, &ask, deadline).await {
+            let SyncReply { answer, rules, units } = lent.map_err(|error| self.failure(&error, dependency))?;
+            let snapshot = self.policies.snapshot();
+            let resolved = snapshot.resolve(dependency).map_err(Status::not_found)?;
+            self.decisions.count_sync(&snapshot, resolved.label_index, &reported, &answer);
+            self.sight.tell(dependency, holder, rules.version);
+            return Ok((SyncAnswered { answer, rules }, units));
+        }
         let synced = self.store.sync(dependency, ask, deadline).await;
         let synced = synced.map_err(|error| self.failure(&error, dependency))?;
         if self.policies.snapshot().version() < synced.version {

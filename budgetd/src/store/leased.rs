@@ -7,7 +7,11 @@
 mod coordinator;
 mod records;
 
-use std::{fmt, sync::Arc, time::Instant};
+use std::{
+    fmt,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use budget::{
     decision::{
@@ -19,9 +23,10 @@ use budget::{
     ledger::{HolderView, View},
 };
 use budget_client::{
-    Dependency, boot_time_ns,
+    Dependency, Error, boot_time_ns,
     leasing::{Leased, Leasing},
 };
+use budget_proto::convert::SyncReply;
 
 use super::{Answered, Store, StoreError, fallback::WithFallback};
 use crate::{clock::Clock, policies::Policies};
@@ -29,6 +34,8 @@ pub use coordinator::Lender;
 use records::{Closed, Records};
 
 const NANOS_PER_MS: i64 = 1_000_000;
+/// How long a holder waits that asks an agent for a dependency which that has no lease of yet.
+const FIRST_LEASE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Answers from leases where a policy permits them.
 pub struct WithLeases<S> {
@@ -44,7 +51,7 @@ pub struct WithLeases<S> {
 pub enum Scope {
     /// Those whose policy permits it, as far as it is known here.
     Permitted,
-    /// All that are named: another budgetd knows the policies.
+    /// All that are named: another budgetd knows the policies. Parts of these leases are lent on.
     All,
 }
 
@@ -246,6 +253,23 @@ impl<S: Store> Store for WithLeases<S> {
         self.inner.sync(dependency, ask, deadline).await
     }
 
+    async fn sublease(
+        &self,
+        dependency: &DependencyId,
+        ask: &SyncAsk,
+        deadline: Instant,
+    ) -> Option<Result<SyncReply, StoreError>> {
+        if self.scope == Scope::Permitted {
+            return None;
+        }
+        let within = deadline.saturating_duration_since(Clock::instant()).min(FIRST_LEASE_TIMEOUT);
+        let lent = self.leasing.lend(&Dependency::from(dependency.clone()), ask.clone(), within).await;
+        Some(lent.map_err(|error| match error {
+            Error::Overloaded(_) => StoreError::Overloaded,
+            error => StoreError::Away(error.to_string()),
+        }))
+    }
+
     async fn list_holders(
         &self,
         dependency: &DependencyId,
@@ -253,6 +277,9 @@ impl<S: Store> Store for WithLeases<S> {
         limit: usize,
         deadline: Instant,
     ) -> Result<Vec<HolderView>, StoreError> {
+        if self.scope == Scope::All {
+            return Ok(self.leasing.lessees(dependency, after, limit).await);
+        }
         self.inner.list_holders(dependency, after, limit, deadline).await
     }
 

@@ -86,9 +86,8 @@ impl Store for Upstream {
     }
 
     async fn sync(&self, _: &DependencyId, _: SyncAsk, _: Instant) -> Result<Synced, StoreError> {
-        Err(StoreError::UnknownDependency(
-            "an agent holds leases for its callers and lends none: use Reserve here, or Sync at budgetd".to_owned(),
-        ))
+        // Leases are held above this; parts of them are lent there.
+        Err(StoreError::Refused("the leases of an agent are its own to lend".to_owned()))
     }
 
     async fn list_holders(

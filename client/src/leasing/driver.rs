@@ -41,18 +41,18 @@ pub(super) struct Driver<C> {
     coordinator: Arc<C>,
     shared: Arc<Shared>,
     commands: mpsc::Receiver<Command>,
-    machines: HashMap<DependencyId, Machine>,
+    pub(super) machines: HashMap<DependencyId, Machine>,
     /// When each wants to be polled.
-    due: BTreeSet<(i64, DependencyId)>,
+    pub(super) due: BTreeSet<(i64, DependencyId)>,
     leaving: Vec<oneshot::Sender<()>>,
     /// When idle dependencies are looked for next.
     look_ns: i64,
 }
 
-struct Machine {
-    holder: Holder,
+pub(super) struct Machine {
+    pub(super) holder: Holder,
     leased: Arc<Leased>,
-    due_ns: i64,
+    pub(super) due_ns: i64,
     idle: Idle,
 }
 
@@ -104,6 +104,8 @@ impl<C: Coordinator> Driver<C> {
                 command = self.commands.recv() => match command {
                     Some(Command::Wake) => {}
                     Some(Command::Leave(done)) => self.leave(done),
+                    Some(Command::Lend(lend)) => self.lend(lend),
+                    Some(Command::List(list)) => self.list(list),
                     None => return,
                 },
                 Some(flight) = flights.join_next(), if !flights.is_empty() => {
@@ -117,7 +119,7 @@ impl<C: Coordinator> Driver<C> {
         }
     }
 
-    fn take_over(&mut self, now_ns: i64) {
+    pub(super) fn take_over(&mut self, now_ns: i64) {
         for (holder, leased) in std::mem::take(&mut *lock(&self.shared.new)) {
             let id = leased.dependency().id().clone();
             self.due.insert((now_ns, id.clone()));
@@ -200,6 +202,7 @@ impl<C: Coordinator> Driver<C> {
             self.due.insert((machine.due_ns, id.clone()));
             machine.stand(now_ns);
         }
+        self.shared.told.notify_waiters();
     }
 
     fn leave(&mut self, done: oneshot::Sender<()>) {

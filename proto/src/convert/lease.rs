@@ -122,13 +122,22 @@ pub(super) const LENDING_UNKNOWN: AmountsFields = amounts_fields!("lending.unkno
 
 pub(super) fn epoch(fields: &EpochFields, epoch: Option<pb::Epoch>) -> Result<Epoch, InvalidMessage> {
     let pb::Epoch { number, id } = epoch.ok_or_else(|| InvalidMessage::absent(fields.whole, "is required"))?;
-    Ok(Epoch { number: within(fields.number, number, 1, EPOCH_NUMBER_MAX)?, id: within(fields.id, id, 0, RANDOM_MAX)? })
+    // An agent's has number 0 and an id; without both there is none.
+    let id_min = i64::from(number == 0);
+    Ok(Epoch {
+        number: within(fields.number, number, 0, EPOCH_NUMBER_MAX)?,
+        id: within(fields.id, id, id_min, RANDOM_MAX)?,
+    })
 }
 
 pub(super) fn presented(lease: pb::PresentedLease, seen: Epoch) -> Result<Presented, InvalidMessage> {
     let epoch = epoch(&PRESENTED_EPOCH, lease.epoch)?;
     if epoch.number > seen.number {
         let rule = format!("must not be above asks.epoch.number, which is {}", seen.number);
+        return Err(InvalidMessage::number(PRESENTED_EPOCH.number, epoch.number, rule));
+    }
+    if epoch.number == 0 && seen.number > 0 {
+        let rule = "must be at least 1 where asks.epoch.number is: what an agent lent proves nothing elsewhere";
         return Err(InvalidMessage::number(PRESENTED_EPOCH.number, epoch.number, rule));
     }
     let curve = curve(&PRESENTED_CURVE, &lease.curve, 1)?;

@@ -83,8 +83,9 @@ fn on_fallback(change: impl FnOnce(&mut pb::FallbackRules)) -> Judged {
 fn numbers_of_an_answer_have_their_bounds() {
     use pb::{fallback_rules::Originals, sync_answer::Answer};
     check_numbers(&[
-        ("granted.epoch.number", 1, RANDOM + 1, |v| on_grant(|g| g.epoch = epoch(v))),
+        ("granted.epoch.number", 0, RANDOM + 1, |v| on_grant(|g| g.epoch = epoch(v))),
         ("granted.epoch.id", 0, RANDOM, |v| on_grant(|g| g.epoch = Some(pb::Epoch { number: 1, id: v }))),
+        ("granted.epoch.id", 1, RANDOM, |v| on_grant(|g| g.epoch = Some(pb::Epoch { number: 0, id: v }))),
         ("granted.generation", 1, EXACT, |v| on_grant(|g| g.generation = v)),
         ("granted.position_ms", 0, HOUR, |v| on_grant(|g| g.position_ms = v)),
         ("granted.value.rate_micros_per_second", 0, RATE, |v| {
@@ -93,7 +94,7 @@ fn numbers_of_an_answer_have_their_bounds() {
         ("granted.value.burst_micros", 0, BURST, |v| {
             on_grant(|g| (g.value.as_mut().unwrap().burst_micros, g.moved) = (v, Some(pb::Amounts::default())))
         }),
-        ("other_epoch.number", 1, RANDOM + 1, |v| {
+        ("other_epoch.number", 0, RANDOM + 1, |v| {
             on_answer(|a| a.answer = Some(Answer::OtherEpoch(pb::Epoch { number: v, id: 1 })))
         }),
         ("wait_ms", 1, HOUR, |v| on_answer(|a| a.answer = Some(Answer::WaitMs(v)))),

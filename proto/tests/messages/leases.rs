@@ -134,7 +134,7 @@ fn numbers_of_an_ask_have_their_bounds() {
         ("asks.sequence", 1, EXACT, |v| on_ask(|a| a.sequence = v)),
         ("asks.nonce", 0, RANDOM, |v| on_ask(|a| a.nonce = v)),
         ("asks.in_flight", 0, 1_000_000, |v| on_ask(|a| a.in_flight = v)),
-        ("asks.epoch.number", 1, RANDOM + 1, |v| on_ask(|a| (a.lease, a.epoch) = (None, epoch(v)))),
+        ("asks.epoch.number", 0, RANDOM + 1, |v| on_ask(|a| (a.lease, a.epoch) = (None, epoch(v)))),
         ("asks.epoch.id", 0, RANDOM, |v| on_ask(|a| a.epoch.as_mut().unwrap().id = v)),
         ("asks.lease.epoch.id", 0, RANDOM, |v| on_lease(|l| l.epoch.as_mut().unwrap().id = v)),
         ("asks.lease.generation", 1, EXACT, |v| on_lease(|l| l.generation = v)),

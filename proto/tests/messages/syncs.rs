@@ -34,7 +34,9 @@ const HOUR: i64 = 3_600_000;
 
 impl Random {
     fn epoch(&mut self) -> Epoch {
-        Epoch { number: self.within(1, RANDOM + 1), id: self.within(0, RANDOM) }
+        // An agent's has number 0 and an id.
+        let number = self.within(0, RANDOM + 1);
+        Epoch { number, id: self.within(i64::from(number == 0), RANDOM) }
     }
 
     fn units(&mut self) -> Vec<UnitId> {

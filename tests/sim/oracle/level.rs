@@ -59,6 +59,16 @@ impl Level {
         self.clip(&part);
     }
 
+    /// Lends a part, with what goes with it; another part is left.
+    pub(crate) fn part_with(&mut self, held: &Held, tau: i64, moved: Option<&Amounts>) {
+        if let Some(moved) = moved {
+            self.admission -= moved.burst as f64;
+            self.retry -= moved.retry_burst as f64;
+        }
+        let part = held.at(tau).map_or_else(Part::default, |(_, part)| part);
+        self.clip(&part);
+    }
+
     /// Admits one attempt; the error says what it lacked.
     pub(crate) fn admit(&mut self, retry: bool, ratio: i64, cap: i64) -> Result<(), String> {
         if retry {

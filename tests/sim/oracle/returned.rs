@@ -29,7 +29,7 @@ impl World {
             }
             alive.insert(process.name.clone());
             // Two processes of one name share one share, and one may have it all.
-            if self.held_now(index).rate > 0 {
+            if self.held_now(index).rate > 0 || self.has_lent(index) {
                 leased.insert(process.name.clone());
             }
         }
@@ -61,14 +61,36 @@ impl World {
         let quota = known.numbers.quota();
         let weight =
             |of: &HolderId| self.processes.iter().find(|process| process.name == *of).map_or(0, |it| it.weight);
-        let names: BTreeSet<_> = self.processes.iter().map(|process| &process.name).collect();
-        let whole: i64 = names.into_iter().map(weight).sum();
+        let agent_of = |of: &HolderId| self.processes.iter().find(|process| process.name == *of)?.agent;
+        // A holder of the coordinator, or of the same agent.
+        let whole = |agent: Option<usize>| -> i64 {
+            let names: BTreeSet<_> =
+                self.processes.iter().filter(|it| it.agent == agent).map(|process| &process.name).collect();
+            names.into_iter().map(weight).sum()
+        };
         // 95% are for those who hold leases already; a quarter is room.
-        let part = |amount: i64| amount / 1_000 * lease.part_ppm / 1_000 * 95 / 125 * weight(name) / whole;
+        let fair = |amount: i64, weight: i64, whole: i64| amount * 95 / 125 * weight / whole;
+        let leasable = |amount: i64| amount / 1_000 * lease.part_ppm / 1_000;
+        let part = |amount: i64| match agent_of(name) {
+            None => fair(leasable(amount), weight(name), whole(None)),
+            // The agent's own callers count as one more.
+            Some(agent) => {
+                let parent = fair(leasable(amount), self.processes[agent].weight, whole(None));
+                fair(parent, weight(name), whole(Some(agent)) + 1)
+            }
+        };
         part(quota.burst) >= 1_000_000
             && part(quota.retry_burst) >= 1_000_000
             && quota.units.iter().all(|unit| part(unit.burst) >= 1_000_000)
             && (!known.numbers.slots_limited || part(quota.slots * 1_000_000) >= 1_000_000)
+    }
+
+    /// Whether an agent has a lease, however much of it is lent.
+    fn has_lent(&self, index: usize) -> bool {
+        let process = &self.processes[index];
+        let tau = process.clock.read(self.now);
+        let lease = process.holder.as_ref().filter(|_| process.lends).and_then(|holder| holder.lease(tau));
+        lease.is_some_and(|lease| lease.value.rate > 0)
     }
 
     /// How the current master lends.

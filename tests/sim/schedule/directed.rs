@@ -43,10 +43,10 @@ pub(crate) const FAMILIES: [(&str, Family); 24] = [
     ("stranded", useful::stranded),
 ];
 
-/// The directed families and the random schedules.
+/// The directed families, the random schedules, and all with agents.
 pub(crate) fn families() -> impl Iterator<Item = (&'static str, Family)> {
     let random: (&'static str, Family) = ("random", super::random::scenario);
-    FAMILIES.into_iter().chain([random])
+    FAMILIES.into_iter().chain([random]).chain(super::agents::FAMILIES)
 }
 
 /// The family of this name.

@@ -38,7 +38,7 @@ pub(crate) fn scenario(rng: &mut Rng) -> Scenario {
     scenario
 }
 
-fn fallback(rng: &mut Rng, scenario: &mut Scenario) {
+pub(super) fn fallback(rng: &mut Rng, scenario: &mut Scenario) {
     let originals = match rng.below(4) {
         0 => FallbackOriginals::Deny,
         1 => FallbackOriginals::Allow,
@@ -52,7 +52,7 @@ fn fallback(rng: &mut Rng, scenario: &mut Scenario) {
     }
 }
 
-fn limit_permits(rng: &mut Rng, scenario: &mut Scenario) {
+pub(super) fn limit_permits(rng: &mut Rng, scenario: &mut Scenario) {
     let slots = u32::try_from(rng.between(10, 60)).unwrap();
     for policy in &mut scenario.policies {
         policy.max_in_flight = Some(slots);
@@ -62,7 +62,7 @@ fn limit_permits(rng: &mut Rng, scenario: &mut Scenario) {
 }
 
 /// Attempts cost something of a further unit, which is about as scarce as admissions.
-fn cost_unit(rng: &mut Rng, scenario: &mut Scenario) {
+pub(super) fn cost_unit(rng: &mut Rng, scenario: &mut Scenario) {
     scenario.cost = rng.between(1, 4);
     for policy in &mut scenario.policies {
         let rate = policy.admission.map_or(1, |limit| limit.rate.micros_per_second() / 1_000_000);
@@ -73,7 +73,7 @@ fn cost_unit(rng: &mut Rng, scenario: &mut Scenario) {
 }
 
 /// Further policies: rates, bursts, ratios, parts and curves go up and down, and leases off and on again.
-fn policies(rng: &mut Rng, scenario: &mut Scenario) {
+pub(super) fn policies(rng: &mut Rng, scenario: &mut Scenario) {
     if !rng.chance(1, 3) {
         return;
     }
@@ -104,7 +104,7 @@ fn policies(rng: &mut Rng, scenario: &mut Scenario) {
 }
 
 /// One fault and, mostly, its end.
-fn fault(rng: &mut Rng, scenario: &mut Scenario, at_ms: i64) {
+pub(super) fn fault(rng: &mut Rng, scenario: &mut Scenario, at_ms: i64) {
     let process = usize::try_from(rng.below(scenario.askers.len() as u64)).unwrap();
     let replica = usize::try_from(rng.below(scenario.replicas as u64)).unwrap();
     let long = rng.between(500, *rng.clone().pick(&[3_000, 30_000, 90_000]));

@@ -96,7 +96,7 @@ impl Machine {
     /// Whether somebody keeps it or has asked since the last look.
     fn is_used(&mut self, now_ns: i64) -> bool {
         let asked = self.leased.share().usage().asked;
-        let used = asked != self.idle.asked || self.owners() > OWNERS;
+        let used = asked != self.idle.asked || self.owners() > OWNERS || self.holder.has_lent();
         if used {
             self.idle.asked = asked;
             self.idle.since_ns = now_ns;

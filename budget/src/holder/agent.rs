@@ -1,0 +1,177 @@
+//! A holder that lends: an agent, which decides for callers by its own part of its lease and lends other parts to holders.
+
+use std::sync::Arc;
+
+use super::{
+    Holder, State,
+    control::Running,
+    lender::Lender,
+    request::{Held, sane},
+    share::Share,
+};
+use crate::{
+    guard::{Guard, on},
+    lease::{Amounts, HolderId, NotLeased, Presented, Rules, SyncAnswer, SyncAsk, Usage},
+    ledger::HolderView,
+    units::{PPM, checked_div, scale_down},
+};
+
+impl Holder {
+    /// Has it lend of its leases from now on. Before its first.
+    #[must_use]
+    pub fn lending(mut self) -> Self {
+        self.lender = Some(Box::new(Lender::new(self.incarnation, &self.timing)));
+        self
+    }
+
+    /// Decides what a sub-lessee tells and asks, and says by which rules. None if this holder does not lend, or was never
+    /// told the rules.
+    pub fn lend(&mut self, now_ns: i64, ask: &SyncAsk) -> Option<(SyncAnswer, Rules)> {
+        let is_gone = matches!(self.state, State::Fenced | State::Left) || self.leaving;
+        let wait_ms = self.timing.resend_min_ms;
+        let lender = self.lender.as_mut()?;
+        let rules = lender.rules.clone()?;
+        lender.step(now_ns);
+        let answer = if is_gone {
+            SyncAnswer::NotLeased(NotLeased::TooManyHolders)
+        } else if let Some(answer) = lender.judge(now_ns, ask, wait_ms) {
+            answer
+        } else {
+            self.sublease(now_ns, ask)
+        };
+        self.tidy(now_ns);
+        let lender = self.lender.as_ref()?;
+        Some((answer, lender.divided(&rules)))
+    }
+
+    /// Whether something that it has lent may still be in use.
+    #[must_use]
+    pub fn has_lent(&self) -> bool {
+        self.lender.as_ref().is_some_and(|lender| lender.has_lent())
+    }
+
+    /// Its sub-lessees in the order of their names after `after`, at most `limit`.
+    #[must_use]
+    pub fn list_lessees(&self, now_ns: i64, after: Option<&HolderId>, limit: usize) -> Vec<HolderView> {
+        self.lender.as_ref().map_or_else(Vec::new, |lender| lender.list(now_ns, after, limit))
+    }
+
+    fn sublease(&mut self, now_ns: i64, ask: &SyncAsk) -> SyncAnswer {
+        let share = Arc::clone(&self.share);
+        let Some(lender) = &mut self.lender else { return SyncAnswer::Dead };
+        if lender.is_full(ask) {
+            return SyncAnswer::Dead;
+        }
+        let (before, slots_before) = (lender.charge_of(ask), lender.slots_of(ask));
+        let value = lender.choose(now_ns, ask, &share.usage(), share.in_flight());
+        if value.is_zero() && lender.has_other(ask) {
+            // What an earlier life of the agent lent it is worth more, and ends by itself.
+            lender.dismiss(now_ns, ask);
+            return SyncAnswer::Wait(self.timing.renew_min_ms);
+        }
+        let growth = value.zip(&before, |after, before| after.saturating_sub(before).max(0));
+        let slots = value.slots;
+        if lender.give(now_ns, ask, value).is_none() {
+            return SyncAnswer::Dead;
+        }
+        let own = lender.own_part();
+        let waited_for = lender.charge_of(ask).slots.saturating_sub(slots).max(0);
+        let (moved, takes_slots) = share.part_with(now_ns, &own, &growth, own.slots.saturating_add(waited_for));
+        lender.moved(now_ns, ask, &moved, takes_slots.then_some(slots_before))
+    }
+
+    /// Looks after what is lent: ends what has ended, and lets the agent's own part have what is free.
+    pub(super) fn tidy(&mut self, now_ns: i64) {
+        let Some(lender) = &mut self.lender else { return };
+        lender.step(now_ns);
+        let was_behind = lender.is_behind();
+        lender.settle();
+        if lender.may_grow(now_ns) {
+            self.share.grow_to(now_ns, &lender.own_part());
+        }
+        if was_behind && !lender.is_behind() {
+            // What the agent gives up is usable once that is acknowledged.
+            self.hasten(now_ns);
+        }
+    }
+
+    /// The lease to present: the one whose successors are not enough for all that is in use.
+    pub(super) fn quoted(&self, now_ns: i64) -> Option<Presented> {
+        let lease = match &self.lender {
+            Some(lender) => lender.quoted().and_then(|held| held.present(now_ns)),
+            None => self.lease(now_ns),
+        };
+        // Whoever has gone from an agent to a ledger proves nothing by what that lent: it would be counted twice.
+        let proves = |lease: &Presented| lease.name.epoch.number > 0 || self.epoch.number == 0;
+        lease.filter(|lease| proves(lease) || !on(Guard::SubleaseIsNoProof))
+    }
+
+    /// What is reported.
+    pub(super) fn usage(&self) -> Usage {
+        let own = self.share.usage();
+        match &self.lender {
+            Some(lender) => lender.usage(own),
+            None => own,
+        }
+    }
+
+    /// The rules as they hold here: an agent divides what it may admit beyond its curve with its sub-lessees.
+    pub(super) fn own_rules(&mut self, rules: Option<&Rules>) -> Option<Rules> {
+        let (lender, rules) = (self.lender.as_mut()?, rules?);
+        lender.rules = Some(rules.clone());
+        Some(lender.divided(rules))
+    }
+
+    /// What of a new lease is for its own use.
+    pub(super) fn own_part(&mut self, held: &Held) -> Amounts {
+        match &mut self.lender {
+            Some(lender) => {
+                lender.on_parent(held.clone());
+                lender.own_part()
+            }
+            None => sane(&held.value),
+        }
+    }
+}
+
+// === impl Share ===
+
+impl Share {
+    /// Leaves `own` of the lease in force, and takes from the levels what goes into grown caps elsewhere: half of a level,
+    /// or what would be clipped. Returns that, and whether more permits are in flight than `slots` permit.
+    fn part_with(&self, now_ns: i64, own: &Amounts, growth: &Amounts, slots: i64) -> (Amounts, bool) {
+        let mut control = self.lock();
+        self.turn_locked(&mut control, now_ns);
+        let now_ns = now_ns.max(self.current(&control).start_ns);
+        let mut moved = growth.map(|_| 0);
+        let Some(lease) = control.lease.clone() else { return (moved, true) };
+        let position_ms = now_ns.saturating_sub(lease.start_ns).div_euclid(super::NANOS_PER_MS);
+        let Some((step, _)) = lease.curve.at(position_ms) else { return (moved, true) };
+        let (caps, growth, step_ppm) = (own.step(step), growth.step(step), step.part_ppm);
+        let (admission, retry, units) = self.levels_locked(&control, now_ns);
+        let take = |level: i64, growth: i64, cap: i64| {
+            let held = level.max(0);
+            growth.min(checked_div(held, 2).max(held.saturating_sub(cap)))
+        };
+        moved.burst = take(admission, growth.burst, caps.burst);
+        moved.retry_burst = take(retry, growth.retry_burst, caps.retry_burst);
+        for unit in &mut moved.units {
+            let level = units.iter().find(|(id, _)| *id == unit.unit).map_or(0, |(_, level)| *level);
+            let part = |of: &Amounts| of.unit(unit.unit).map_or(0, |part| part.burst);
+            unit.burst = take(level, part(&growth), part(&caps));
+        }
+        let withdrawn = if on(Guard::LentLevelIsWithdrawn) { moved.map(i64::saturating_neg) } else { moved.map(|_| 0) };
+        let lease = Running { value: own.clone(), ..lease };
+        self.install(&mut control, now_ns, lease, &withdrawn, None);
+        // Seen after the change: whoever takes a permit after this finds it.
+        (moved, self.in_flight() > scale_down(slots, step_ppm, PPM))
+    }
+
+    /// Raises what is left of the lease in force to `own`, with empty caps.
+    fn grow_to(&self, now_ns: i64, own: &Amounts) {
+        let mut control = self.lock();
+        let Some(lease) = control.lease.clone().filter(|lease| lease.value != *own) else { return };
+        let nothing = own.map(|_| 0);
+        self.install(&mut control, now_ns, Running { value: own.clone(), ..lease }, &nothing, None);
+    }
+}

@@ -1,0 +1,144 @@
+//! Sub-leases: clients that hold leases of the agent of their host, which lends parts of its own.
+
+use budget_client::{Client, boot_time_ns};
+use budget_tests::eventually::eventually;
+
+use super::{
+    agents::Agent,
+    fleet::{Demand, Fleet},
+    judge::Case,
+    setting::{
+        BOUND, CALL, On, POLICY, QUARANTINE_MS, REST_MS, RETURN_MS, STEP_MS, Setting, TIMING, pass_ms, pay_id,
+        policy_of, until_ns,
+    },
+};
+
+const MS: i64 = 1_000_000;
+const RATE: f64 = 100.0;
+/// Clients of the agent, and one that asks the daemon.
+const LESSEES: usize = 3;
+const CLIENTS: usize = LESSEES + 1;
+/// Agent and clients.
+const HOLDERS: usize = CLIENTS + 1;
+/// What an agent lends it must have first: two more renewals, and a wait.
+const LENT_MS: i64 = RETURN_MS + 4 * TIMING.renew_max_ms + TIMING.resend_max_ms;
+
+/// An agent, leased clients of it, and one of the daemon behind it, all leased and at work.
+async fn at_work(setting: &Setting) -> (Agent, Fleet) {
+    let agent = Agent::start(setting, 0).await;
+    let mut fleet = Fleet::empty();
+    let demand = Demand::plenty(100, CLIENTS);
+    for _ in 0..LESSEES {
+        fleet.add(&[agent.endpoint()], None, demand);
+    }
+    fleet.add(&setting.endpoints(), None, demand);
+    fleet.all_leased_within(LENT_MS, "first leases and sub-leases").await;
+    pass_ms(1_500).await;
+    let from_ns = boot_time_ns();
+    pass_ms(1_000).await;
+    fleet.assert_useful(from_ns, boot_time_ns(), 0.7 * RATE, "calm, by an agent that lends");
+    (agent, fleet)
+}
+
+/// The rates that the agent has lent, in whole attempts per second, and to how many.
+async fn sublet(agent: &Agent) -> (f64, usize) {
+    let client = Client::new(&agent.endpoint()).unwrap();
+    let holders = client.list_holders(&pay_id(), None, CALL).await.unwrap().holders;
+    let rates = holders.iter().map(|holder| holder.value.value.rate).filter(|rate| *rate > 0);
+    (rates.clone().sum::<i64>() as f64 / 1e6, rates.count())
+}
+
+/// Clients of an agent decide by themselves; the daemon knows only the agent, which shows its sub-lessees. When it is
+/// killed they go on along its curve, and when it is back they are leased again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q14_clients_of_an_agent_decide_by_themselves_and_outlive_it_by_its_curve() {
+    let setting = Setting::new(On::Memory, POLICY);
+    let start_ns = boot_time_ns();
+    let (mut agent, fleet) = at_work(&setting).await;
+    let (rate, count) = sublet(&agent).await;
+    assert!(count == LESSEES && rate > 0.0, "{rate} lent to {count}");
+    let page = setting.operator().holders().await;
+    let leased: Vec<_> = page.holders.iter().filter(|holder| holder.value.value.rate > 0).collect();
+    assert_eq!(leased.len(), 2, "the agent and the other client: {leased:?}");
+    let parent = leased.iter().find(|holder| holder.value.holder.as_str() == "host0").unwrap();
+    assert!(rate <= parent.value.value.rate as f64 / 1e6, "{rate} of {parent:?}");
+
+    agent.process.kill();
+    let killed_ns = boot_time_ns();
+    // Until the first step of a lease that was not quite new, when it was lent on, is over.
+    let first_ns = killed_ns + (STEP_MS - 2 * TIMING.renew_max_ms - 50) * MS;
+    until_ns(first_ns).await;
+    fleet.assert_useful(killed_ns, first_ns, 0.8 * rate, "along the dead agent's curve");
+    until_ns(killed_ns + QUARANTINE_MS * MS).await;
+    agent.restart().await;
+    fleet.all_leased_within(LENT_MS + REST_MS, "T4: leased again by the agent that came back").await;
+    let mut case = Case::new(&setting.policy, HOLDERS, 1, start_ns);
+    case.all_beyond();
+    case.assert(&*fleet.end().await);
+}
+
+/// An agent is killed and started again at once, over and over: what the dead ones had lent is charged to them, and the
+/// next one lends of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q14_an_agent_that_lends_and_is_started_again_costs_no_more_than_the_bound() {
+    let setting = Setting::new(On::Memory, POLICY);
+    let start_ns = boot_time_ns();
+    let (mut agent, fleet) = at_work(&setting).await;
+    for _ in 0..3 {
+        agent.restart().await;
+        pass_ms(400).await;
+    }
+    fleet.all_leased_within(LENT_MS + REST_MS, "T4: leased again after the restarts").await;
+    let mut case = Case::new(&setting.policy, HOLDERS, 1, start_ns);
+    case.all_beyond();
+    case.assert(&*fleet.end().await);
+}
+
+/// The daemon behind the agent is killed and comes back with nothing: agent and clients go on along one curve.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q14_sub_leases_end_with_the_lease_of_the_agent_while_the_daemon_is_away() {
+    let mut setting = Setting::new(On::Memory, POLICY);
+    let start_ns = boot_time_ns();
+    let (agent, fleet) = at_work(&setting).await;
+    let (rate, _) = sublet(&agent).await;
+    setting.daemon().kill();
+    let killed_ns = boot_time_ns();
+    let first_ns = killed_ns + (STEP_MS - 2 * TIMING.renew_max_ms - 50) * MS;
+    until_ns(first_ns).await;
+    fleet.assert_useful(killed_ns, first_ns, 0.8 * rate, "along the agent's curve");
+    until_ns(killed_ns + (2 * STEP_MS + 300) * MS).await;
+    let after_ns = boot_time_ns();
+    pass_ms(500).await;
+    assert_eq!(fleet.by_lease_since(after_ns), 0, "no sub-lease outlives its parent: {}", fleet.summary());
+    setting.restart_on_memory();
+    fleet.all_leased_within(LENT_MS + REST_MS, "T4: leased again by agent and daemon").await;
+    let mut case = Case::new(&setting.policy, HOLDERS, 1, start_ns);
+    case.epoch(killed_ns);
+    case.all_beyond();
+    case.assert(&*fleet.end().await);
+}
+
+/// A policy is cut to less than half: the agent gives up what it had when its clients have.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q14_a_policy_that_is_cut_reaches_the_clients_of_an_agent() {
+    let setting = Setting::new(On::Memory, POLICY);
+    let start_ns = boot_time_ns();
+    let (agent, fleet) = at_work(&setting).await;
+    let low = policy_of(40, 20, 12);
+    setting.operator().put(&low).await;
+    let put_ns = boot_time_ns();
+    // What the agent has, and has acknowledged: its charge as well.
+    eventually(BOUND, "the agent's lease is small", async || {
+        let page = setting.operator().holders().await;
+        let charged: i64 = page.holders.iter().map(|holder| holder.value.charged.rate).sum();
+        let (rate, _) = sublet(&agent).await;
+        charged <= 32_000_000 && rate <= 32.0
+    })
+    .await;
+    let settled_ms = (boot_time_ns() - put_ns) / MS;
+    println!("cut: acknowledged after {settled_ms} ms");
+    pass_ms(2_000).await;
+    let mut case = Case::new(&setting.policy, HOLDERS, 1, start_ns);
+    case.policy(put_ns, &low);
+    case.assert(&*fleet.end().await);
+}
