@@ -176,8 +176,8 @@ async fn after_a_loss_direct_callers_get_the_fallback_until_no_other_master_can_
     let reply = lend(&mut connection, "d", &numbers, 1_000, &ground(), std::slice::from_ref(&step), Also::Nothing);
     let LendReply::Done(lent) = reply else { panic!() };
     assert_eq!((lent.answers.as_slice(), lent.needs_beats), (&[None][..], true));
-    let reply = lend(&mut connection, "d", &numbers, 3_000, &ground(), &[], Also::Sync(&ask("a", 1)));
-    assert_eq!(also(&reply), &AlsoAnswer::Sync(SyncAnswer::Wait(4_000)));
+    let reply = lend(&mut connection, "d", &numbers, 3_000, &ground(), &[], Also::Syncs(&[&ask("a", 1)]));
+    assert_eq!(also(&reply), &AlsoAnswer::Syncs(vec![Some(SyncAnswer::Wait(4_000))]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -369,12 +369,13 @@ fn a_renewal_costs_the_same_whatever_the_number_of_holders() {
         for holder in 0..holders {
             let life = ask(&format!("h{holder}"), 1);
             let life = SyncAsk { epoch, ..life };
-            let reply = lend(&mut connection, &name, &numbers, 1_000, &fresh, &[], Also::Sync(&life));
-            assert!(matches!(also(&reply), AlsoAnswer::Sync(SyncAnswer::Granted(_))), "{reply:?}");
+            let reply = lend(&mut connection, &name, &numbers, 1_000, &fresh, &[], Also::Syncs(&[&life]));
+            let AlsoAnswer::Syncs(answers) = also(&reply) else { panic!("{reply:?}") };
+            assert!(matches!(answers[..], [Some(SyncAnswer::Granted(_))]), "{reply:?}");
         }
         let renewal = SyncAsk { epoch, sequence: 2, ..ask("h3", 1) };
         let before = commands(&mut connection);
-        lend(&mut connection, &name, &numbers, 2_000, &fresh, &[], Also::Sync(&renewal));
+        lend(&mut connection, &name, &numbers, 2_000, &fresh, &[], Also::Syncs(&[&renewal]));
         let of_renewal = commands(&mut connection) - before;
         // A direct caller meanwhile.
         let before = commands(&mut connection);
