@@ -16,6 +16,8 @@ ground.identity, ground.number, ground.id, ground.fresh_id, ground.fresh_store, 
 
 -- The holders' records as far as they were read, by name; a record that has gone is false. What is to be written.
 local records, dirty, dues_of_holders, new_proofs = {}, {}, {}, {}
+-- Records that were written anew without being taken apart, packed.
+local renewed = {}
 local shares, shares_dirty, lending_wiped, lending_over, reservations_gone = nil, false, false, false, false
 
 -- No ledger was found, and nothing has begun one.
@@ -79,7 +81,7 @@ local function open_epoch(presented, lost)
   if ground.fresh_store == 0 then
     lending.wait, lending.quarantine = now + t.overlap, now + t.longest + t.margin + t.overlap
   end
-  records, dirty, dues_of_holders, new_proofs = {}, {}, {}, {}
+  records, dirty, dues_of_holders, new_proofs, renewed = {}, {}, {}, {}, {}
   shares, shares_dirty, lending_dirty, lending_wiped = nil, false, true, true
   if lost then
     reservations_gone = true
@@ -130,9 +132,9 @@ local function recharge(before, after)
   if before == after then
     return
   end
-  local total = difference(sum(lending.charged, after), before)
-  local charged = total
-  if total[5] then
+  local charged = lending.charged
+  if charged[5] or after[5] then
+    local total = difference(sum(charged, after), before)
     charged = { total[1], total[2], total[3], total[4] }
     for i = 5, #total, 3 do
       if total[i + 1] ~= 0 or total[i + 2] ~= 0 then
@@ -140,8 +142,13 @@ local function recharge(before, after)
         charged[at + 1], charged[at + 2], charged[at + 3] = total[i], total[i + 1], total[i + 2]
       end
     end
+    lending.charged = charged
+  else
+    lending.charged = {
+      charged[1] + after[1] - before[1], charged[2] + after[2] - before[2], charged[3] + after[3] - before[3],
+      charged[4] + after[4] - before[4],
+    }
   end
-  lending.charged = charged
 end
 
 -- Two for each power of two.
@@ -494,6 +501,9 @@ local function write_lending(idle_ttl)
       gone[#gone + 1] = holder
     end
   end
+  for holder, packed in pairs(renewed) do
+    set[#set + 1], set[#set + 2] = holder, packed
+  end
   if shares_dirty and lending.holders > 0 then
     local count, buckets = 0, ''
     for at = 0, SHARE_BUCKETS - 1 do
@@ -552,7 +562,7 @@ local function write_lending(idle_ttl)
       lending.proofs),
     struct.pack(TERMS_FORMAT, t.some and 1 or 0, t.slots_limited and 1 or 0, t.priority[1], t.priority[2], t.priority[3],
       t.part, t.widest, t.longest, t.margin, t.overlap, t.step_max),
-    pack_curve(t.curve), struct.pack('B', #lending.beats),
+    curves[t.curve], struct.pack('B', #lending.beats),
   }
   for _, b in ipairs(lending.beats) do
     packed[#packed + 1] = struct.pack(BEAT_FORMAT, b[1], b[2], b[3])

@@ -189,15 +189,7 @@ local function unpack_amounts(packed, p)
   return a, p
 end
 
-local function pack_curve(curve)
-  local packed = struct.pack('B', #curve / 2)
-  for i = 1, #curve, 2 do
-    packed = packed .. struct.pack(STEP_FORMAT, curve[i], curve[i + 1])
-  end
-  return packed
-end
-
--- Most curves of a call are equal.
+-- Most curves of a call are equal: each by its text, and the text of each.
 local curves = {}
 
 local function unpack_curve(packed, p)
@@ -210,7 +202,7 @@ local function unpack_curve(packed, p)
     for i = 1, 2 * count, 2 do
       curve[i], curve[i + 1], p = struct.unpack(STEP_FORMAT, packed, p)
     end
-    curves[text] = curve
+    curves[text], curves[curve] = curve, text
   end
   return curve, ends + 1
 end
@@ -334,7 +326,11 @@ local function direct(now)
   if lending.lost and now < lending.wait then
     return scaled(q, 0, 1)
   end
-  return left_of(difference(q, lending.charged), unknown(now))
+  local charged, unproved = lending.charged, unknown(now)
+  if unproved == ZERO then
+    return left_of(q, charged)
+  end
+  return left_of(difference(q, charged), unproved)
 end
 
 -- The policy's numbers with only some amounts of the quotas.

@@ -167,14 +167,9 @@ local function measure(report, measured, elapsed)
   return min(part, SHARE_ONE), asked == before
 end
 
--- Chooses the share of a holder, and says whether there is less for each than is of use.
-local function choose_share(record, life, report, weight, now)
-  local elapsed = now - life.measured_ms
-  local newcomer, measured, silent = life.answered == 0, nil, false
-  if not newcomer and elapsed >= MEASURE_MS_MIN then
-    measured, silent = measure(report, life.measured, elapsed)
-    life.measured, life.measured_ms = asked_of(report), now
-  end
+-- Chooses the share of a holder, of which this was measured, if anything, and says whether there is less for each than is
+-- of use.
+local function choose_share(record, newcomer, measured, silent, weight, now)
   change_shares(record.demand, record.weight, -1)
   record.weight = weight
   local demand = record.demand
@@ -251,7 +246,10 @@ local function clip_share(record, life, share, crowded, now)
   if record.lives[2] then
     value = left_of(value, difference(record_charge(record), own))
   end
-  local free = left_of(left_of(lent, others), unproved)
+  local free = left_of(lent, others)
+  if unproved ~= ZERO then
+    free = left_of(free, unproved)
+  end
   if lent[4] > 0 then
     -- Slots that direct callers have in flight are charged already, so that they come free one by one and a later request
     -- finds them; else direct callers would take them again for ever. What the holder has is in flight with it, not with them.
@@ -298,20 +296,24 @@ local function grant(holder, record, life, value, now)
   local charge_after = life.charge
   refresh(holder, now)
   -- Caps grow by what is charged more, never by more than was asked to be moved.
-  local growth, after = left_of(least_of(value, charge_after), charge_before), direct(now)
+  local after = direct(now)
   local moved = {
-    0, take(L_ADMISSION, growth[2], whole[N_LIMITED] == 1 and after[2] or 0), take(L_RETRY, growth[3], after[3]), 0,
+    0, take(L_ADMISSION, min(value[2], charge_after[2]) - charge_before[2], whole[N_LIMITED] == 1 and after[2] or 0),
+    take(L_RETRY, min(value[3], charge_after[3]) - charge_before[3], after[3]), 0,
   }
-  for i = 5, #growth, 3 do
-    moved[i], moved[i + 1], moved[i + 2] = growth[i], 0, 0
-    local cap = part_of(after, growth[i])
-    for at = L_UNITS, #l, L_UNIT do
-      if l[at] == growth[i] and cap then
-        moved[i + 2] = take(at + 1, growth[i + 2], after[cap + 2])
+  if value[5] then
+    local growth = left_of(least_of(value, charge_after), charge_before)
+    for i = 5, #growth, 3 do
+      moved[i], moved[i + 1], moved[i + 2] = growth[i], 0, 0
+      local cap = part_of(after, growth[i])
+      for at = L_UNITS, #l, L_UNIT do
+        if l[at] == growth[i] and cap then
+          moved[i + 2] = take(at + 1, growth[i + 2], after[cap + 2])
+        end
       end
     end
   end
-  given.said = pack_amounts(value) .. pack_amounts(moved) .. pack_curve(curve)
+  given.said = pack_amounts(value) .. pack_amounts(moved) .. curves[curve]
   return struct.pack(GRANTED_FORMAT, GRANTED, lending.number, lending.id, given.generation, 0) .. given.said, after
 end
 
@@ -351,7 +353,7 @@ local function prove(holder, record, life, presented_at, now)
   local before, ttl = record_charge(record), whole[N_PERMIT_TTL]
   table.insert(life.grants, 1, {
     generation = 0, granted = now - position, ttl = ttl, value = value, curve = curve,
-    said = pack_amounts(value) .. pack_amounts(ZERO) .. pack_curve(curve),
+    said = pack_amounts(value) .. pack_amounts(ZERO) .. curves[curve],
   })
   charge_again(life, now, ttl)
   recharge(before, record_charge(record))
@@ -382,13 +384,15 @@ local function sync(ask_from, stored)
 
   -- What is known of the holder, and of this life of it.
   local record, life = records[holder], nil
-  if record == nil and stored and not lending_wiped then
+  stored = renewed[holder] or (not lending_wiped and stored)
+  if record == nil and stored then
     local read
     read, record = pcall(unpack_record, stored)
     if not read then
       return UNREADABLE
     end
-    records[holder] = record
+    records[holder], renewed[holder] = record, nil
+    dirty[holder] = true
   end
   local lives = record and record.lives or {}
   for i = 1, #lives do
@@ -468,15 +472,17 @@ local function sync(ask_from, stored)
   end
   dirty[holder], lending_dirty = true, true
 
-  count(ORIGINALS_ADMITTED, less(originals, originals_before))
-  count(ORIGINALS_ADMITTED, less(fallback_originals, fallback_originals_before))
-  count(RETRIES_ADMITTED, less(retries, retries_before))
-  count(RETRIES_ADMITTED, less(fallback_retries, fallback_retries_before))
-  count(ORIGINALS_DENIED, less(originals_denied, originals_denied_before))
-  count(RETRIES_DENIED, less(retries_denied, retries_denied_before))
-  count(NOT_SENT, less(not_sent, not_sent_before))
-  count(DEPOSITED, less(deposited, deposited_before))
-  count(OVERUSE, less(overuse, overuse_before))
+  if report ~= base then
+    count(ORIGINALS_ADMITTED, originals - originals_before)
+    count(ORIGINALS_ADMITTED, fallback_originals - fallback_originals_before)
+    count(RETRIES_ADMITTED, retries - retries_before)
+    count(RETRIES_ADMITTED, fallback_retries - fallback_retries_before)
+    count(ORIGINALS_DENIED, originals_denied - originals_denied_before)
+    count(RETRIES_DENIED, retries_denied - retries_denied_before)
+    count(NOT_SENT, not_sent - not_sent_before)
+    count(DEPOSITED, deposited - deposited_before)
+    count(OVERUSE, overuse - overuse_before)
+  end
   life.report = report
 
   if current then
@@ -493,43 +499,16 @@ local function sync(ask_from, stored)
   if #life.grants >= GRANTS_MAX then
     return DEAD
   end
-  local share, crowded = choose_share(record, life, report, weight, now)
+  local elapsed = now - life.measured_ms
+  local newcomer, measured, silent = life.answered == 0, nil, false
+  if not newcomer and elapsed >= MEASURE_MS_MIN then
+    measured, silent = measure(report, life.measured, elapsed)
+    life.measured, life.measured_ms = asked_of(report), now
+  end
+  local share, crowded = choose_share(record, newcomer, measured, silent, weight, now)
   local value = clip_share(record, life, share, crowded, now)
   life.sequence, life.nonce, life.answered = sequence, nonce, lending.generation + 1
   return grant(holder, record, life, value, now)
-end
-
--- Answers all asks.
-local function answer_asks()
-  local count, answers = string.byte(ground_packed, ask_at), {}
-  if not lending then
-    for i = 1, count do
-      answers[i] = NOT_PERMITTED
-    end
-    return answers
-  end
-  prepare()
-  local names, starts, p = {}, {}, ask_at + 1
-  for i = 1, count do
-    local length
-    starts[i], length, names[i] = p, struct.unpack('>HBc0', ground_packed, p)
-    p = p + ASK_LENGTH_BYTES + length
-  end
-  local found = lending_wiped and {} or redis.call('HMGET', holders_key, unpack(names))
-  local changed = false
-  for i = 1, count do
-    local answer, amounts = sync(starts[i], found[i])
-    answers[i] = answer
-    -- The next one finds levels as they are between two calls.
-    if not absent and set_direct(amounts or direct(l[L_NOW])) then
-      clip(lending.direct)
-      changed = true
-    end
-  end
-  if changed then
-    n = within(lending.direct)
-  end
-  return answers
 end
 
 -- Takes a holder's lease away from its next sync on, for as long as one curve lasts. 0 if no such holder is known.

@@ -52,7 +52,9 @@ impl World {
         let keys = Keys::new("bench").unwrap().dependency(&DependencyId::new("dependency").unwrap());
         let ask = |number: usize| SyncAsk {
             holder: HolderId::new(&format!("holder-{number}")).unwrap(),
-            incarnation: Incarnation((number as u128).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835).to_be_bytes()),
+            incarnation: Incarnation(
+                (number as u128).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835).to_be_bytes(),
+            ),
             sequence: 0,
             nonce: 0,
             epoch: Epoch { number: 1, id: 9 },
@@ -153,7 +155,10 @@ fn main() {
             let (cpu_after, (calls_after, script_after)) = (world.cpu_micros(), world.commands_micros());
             let micros = (cpu_after - cpu) / renewals as f64;
             let in_scripts = (script_after - script) / renewals as f64;
-            println!("{holders:>7}  {together:>13}  {micros:>23.1}  {in_scripts:>10.1}  {:>17.2}", micros * 20_000.0 / 1e6);
+            println!(
+                "{holders:>7}  {together:>13}  {micros:>23.1}  {in_scripts:>10.1}  {:>17.2}",
+                micros * 20_000.0 / 1e6
+            );
             assert!(calls_after > calls, "scripts were called");
         }
     }

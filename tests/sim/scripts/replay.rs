@@ -207,7 +207,11 @@ impl Called {
         let terms = pack_terms(&self.numbers);
         let apply = Apply { keys, now_ms: &now_ms, version: self.version, force: self.force, numbers: &numbers };
         let lend = Lend { apply, terms: &terms, ground: &self.ground };
-        pipeline.add_command(lend.command(By::Digest, self.steps().iter().map(|step| (step, 0)), self.also(&self.asks())));
+        pipeline.add_command(lend.command(
+            By::Digest,
+            self.steps().iter().map(|step| (step, 0)),
+            self.also(&self.asks()),
+        ));
     }
 
     fn compare(&self, reply: Value) -> Result<(), String> {

@@ -97,13 +97,15 @@ impl Called {
     /// Whether the asks of the next call might have come with this one: at the same moment, on a ledger to which nothing
     /// happened between them but what the first did.
     fn may_answer(&self, next: &Self) -> bool {
-        let (Expected::Said { epoch, .. }, Expected::Said { epoch: of_next, .. }) = (&self.expected, &next.expected) else {
+        let (Expected::Said { epoch, .. }, Expected::Said { epoch: of_next, .. }) = (&self.expected, &next.expected)
+        else {
             return false;
         };
         let (Asked::Syncs(asks), Asked::Syncs(_)) = (&self.asked, &next.asked) else { return false };
         asks.len() < ASKS_MAX
             && epoch == of_next
-            && (self.master, self.version, self.force, self.clock_ms) == (next.master, next.version, next.force, next.clock_ms)
+            && (self.master, self.version, self.force, self.clock_ms)
+                == (next.master, next.version, next.force, next.clock_ms)
             && Arc::ptr_eq(&self.numbers, &next.numbers)
     }
 

@@ -47,7 +47,7 @@ const STEPS_PER_ROUND: usize = 1024;
 const ASKS_PER_ROUND: usize = 512;
 /// Asks are sent no sooner after others: those of one dependency share a call, in which what is lent is read and written
 /// once. Nobody waits for a renewal, and a lone one is sent at once.
-const ASKS_APART: Duration = Duration::from_millis(10);
+const ASKS_APART: Duration = Duration::from_millis(20);
 /// After a round with more steps than this the lane lets others run before it sends, as long as steps keep coming.
 const BUSY_FROM: usize = 8;
 /// How often it does so at most.
@@ -279,8 +279,7 @@ impl Chosen {
         if waiting.is_empty() {
             return false;
         }
-        let entry =
-            self.up.clone().and_then(|()| look_up(self.now).map_err(StoreError::UnknownDependency));
+        let entry = self.up.clone().and_then(|()| look_up(self.now).map_err(StoreError::UnknownDependency));
         match entry {
             Ok(entry) => {
                 self.calls.push(Call { apart, ..Call::new(dependency.clone(), entry, waiting) });
