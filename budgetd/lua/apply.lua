@@ -148,16 +148,16 @@ do
     --end
     n = unpack_numbers(numbers, 1)
     if n[N_LIMITED] == 1 then
-      adopt(l, L_ADMISSION, n, N_ADMISSION)
+      adopt(l, L_ADMISSION, n[N_ADMISSION], n[N_ADMISSION + 1], n[N_ADMISSION + 2])
     else
       l[L_ADMISSION], l[L_ADMISSION + 1] = 0, 0
     end
-    adopt(l, L_RETRY, n, N_RETRY)
+    adopt(l, L_RETRY, n[N_RETRY], n[N_RETRY + 1], n[N_RETRY + 2])
     local new = { unpack(l, 1, L_UNITS - 1) }
     for i = N_UNITS, #n, UNIT_NUMBERS do
       local at, old = #new + 1, find_unit(l, n[i])
       new[at], new[at + 1], new[at + 2] = n[i], old and l[old] or 0, 0
-      adopt(new, at + 1, n, i + 1)
+      adopt(new, at + 1, n[i + 1], n[i + 2], n[i + 3])
     end
     l = new
     l[L_NUMBER], l[L_ID], l[L_UNIT_COUNT] = number, id, (#n - N_UNITS + 1) / UNIT_NUMBERS
@@ -695,11 +695,8 @@ if has_ask == 2 then
 elseif has_ask == 1 then
   local gone_before = reservations_gone
   reservations_gone = false
-  answer = sync()
-  if lending and not (created and answer[1] == LEFT) then
-    fresh = false
-    set_direct()
-  end
+  answer = answer_asks()
+  fresh = fresh and absent
   if reservations_gone then
     -- What was dropped has gone with everything else.
     writes, left_generation, dues, ended = {}, nil, nil, nil

@@ -130,8 +130,7 @@ local function charge(b, at, n, i, amount)
   return amount - taken
 end
 
-local function adopt(b, at, n, i)
-  local num, den, burst = n[i], n[i + 1], n[i + 2]
+local function adopt(b, at, num, den, burst)
   local debt_max = (EXACT_MAX - 2 * (num + den)) / den
   debt_max = debt_max - debt_max % 1 - burst
   b[at], b[at + 1] = math.max(math.min(b[at], burst), -debt_max), 0

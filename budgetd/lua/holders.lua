@@ -11,14 +11,14 @@ for i = 1, #found do
   local record = found[i] and unpack_record(found[i])
   local life = record and record.lives[#record.lives]
   if life then
-    local grant, at, now, usage = life.grants[#life.grants], #out, l[L_NOW], life.usage
+    local grant, at, now = life.grants[#life.grants], #out, l[L_NOW]
     out[at + 1], out[at + 2], out[at + 3], out[at + 4] = ARGV[i + 2], life.incarnation, record.weight, record.demand
     out[at + 5] = grant and grant.generation or 0
     out[at + 6] = grant and math.max(0, grant.granted + total_ms(grant.curve) - now) or 0
     out[at + 7] = record.revoked > now and 1 or 0
-    out[at + 8] = pack_amounts(grant and grant.value or { 0, 0, 0, 0 })
+    out[at + 8] = pack_amounts(grant and grant.value or ZERO)
     out[at + 9] = pack_amounts(record_charge(record))
-    out[at + 10] = pack_report(usage)
+    out[at + 10] = life.report
   end
 end
 return out

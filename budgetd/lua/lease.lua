@@ -3,7 +3,7 @@
 --
 -- KEYS, the last four: lending (string), holders (hash: holder -> record; '' -> sums of shares), due (sorted set: holder by
 -- the time of the next change of its charge), proofs (set of incarnations)
--- ARGV, the last two: the policy's terms, and the ground with an ask if there is one
+-- ARGV, the last two: the policy's terms, and the ground with asks if there are any
 
 -- Ground and terms of this call.
 local ground_packed, given_terms = table.remove(ARGV), unpack_terms(table.remove(ARGV), 1)
@@ -14,11 +14,13 @@ local has_ask, ask_at
 ground.identity, ground.number, ground.id, ground.fresh_id, ground.fresh_store, ground.has_beat, ground.boot, ground.clock,
   has_ask, ask_at = struct.unpack(GROUND_FORMAT, ground_packed)
 
--- The holders' records as far as they were read, by name; a
--- record that has gone is false. What is to be written.
+-- The holders' records as far as they were read, by name; a record that has gone is false. What is to be written.
 local records, dirty, dues_of_holders, new_proofs = {}, {}, {}, {}
+-- Records that were written anew without being taken apart, packed.
+local renewed = {}
 local shares, shares_dirty, lending_wiped, lending_over, reservations_gone = nil, false, false, false, false
 
+-- No ledger was found, and nothing has begun one.
 local absent, call_number, call_id = not l, tonumber(ARGV[2]), tonumber(ARGV[3])
 load_lending(lending_key)
 if lending and (has_ask == 1 or ground.has_beat == 1) then
@@ -31,11 +33,11 @@ end
 -- Computes with the numbers n from now on: clips, never refills.
 local function fit()
   if n[N_LIMITED] == 1 then
-    adopt(l, L_ADMISSION, n, N_ADMISSION)
+    adopt(l, L_ADMISSION, n[N_ADMISSION], n[N_ADMISSION + 1], n[N_ADMISSION + 2])
   else
     l[L_ADMISSION], l[L_ADMISSION + 1] = 0, 0
   end
-  adopt(l, L_RETRY, n, N_RETRY)
+  adopt(l, L_RETRY, n[N_RETRY], n[N_RETRY + 1], n[N_RETRY + 2])
   local new = { unpack(l, 1, L_UNITS - 1) }
   for i = N_UNITS, #n, UNIT_NUMBERS do
     local at, balance = #new + 1, 0
@@ -45,23 +47,24 @@ local function fit()
       end
     end
     new[at], new[at + 1], new[at + 2] = n[i], balance, 0
-    adopt(new, at + 1, n, i + 1)
+    adopt(new, at + 1, n[i + 1], n[i + 2], n[i + 3])
   end
   l = new
   l[L_UNIT_COUNT] = (#n - N_UNITS + 1) / UNIT_NUMBERS
 end
 
-local function set_direct()
-  local amounts, before = direct(l[L_NOW]), lending.direct
+-- Sets what direct callers share to what is not charged. True if that changed: then the levels are to be clipped, and the
+-- numbers n made anew.
+local function set_direct(amounts)
+  local before = lending.direct
   local same = before and #before == #amounts
   for i = 1, same and #amounts or 0 do
     same = same and before[i] == amounts[i]
   end
   if not same then
     lending.direct, lending_dirty = amounts, true
-    n = within(amounts)
-    fit()
   end
+  return not same
 end
 
 -- Opens an epoch above every one that is known. lost: with empty levels and no permits.
@@ -71,14 +74,14 @@ local function open_epoch(presented, lost)
   lending.number = math.min(math.max(lending.number, ground.number, presented) + 1, EPOCH_NUMBER_MAX)
   lending.id, lending.identity, lending.lost = ground.fresh_id, ground.identity, lost
   lending.generation, lending.dead, lending.debt, lending.beats = 0, 0, 0, {}
-  lending.charged, lending.proved, lending.direct = { 0, 0, 0, 0 }, { 0, 0, 0, 0 }, nil
+  lending.charged, lending.proved, lending.direct = ZERO, ZERO, nil
   lending.holders, lending.proofs, lending.next_due, lending.torn = 0, 0, NEVER, false
   -- What passed before it opened earns nothing in it.
   l[L_CLOCK], lending.wait, lending.quarantine = clock, now, now
   if ground.fresh_store == 0 then
     lending.wait, lending.quarantine = now + t.overlap, now + t.longest + t.margin + t.overlap
   end
-  records, dirty, dues_of_holders, new_proofs = {}, {}, {}, {}
+  records, dirty, dues_of_holders, new_proofs, renewed = {}, {}, {}, {}, {}
   shares, shares_dirty, lending_dirty, lending_wiped = nil, false, true, true
   if lost then
     reservations_gone = true
@@ -126,44 +129,64 @@ end
 
 -- Replaces what is charged to a holder in the sum.
 local function recharge(before, after)
-  local sum = zip(join(lending.charged, after, add), before, minus)
-  local charged = { sum[1], sum[2], sum[3], sum[4] }
-  for i = 5, #sum, 3 do
-    if sum[i + 1] ~= 0 or sum[i + 2] ~= 0 then
-      local at = #charged
-      charged[at + 1], charged[at + 2], charged[at + 3] = sum[i], sum[i + 1], sum[i + 2]
-    end
+  if before == after then
+    return
   end
-  lending.charged = charged
+  local charged = lending.charged
+  if charged[5] or after[5] then
+    local total = difference(sum(charged, after), before)
+    charged = { total[1], total[2], total[3], total[4] }
+    for i = 5, #total, 3 do
+      if total[i + 1] ~= 0 or total[i + 2] ~= 0 then
+        local at = #charged
+        charged[at + 1], charged[at + 2], charged[at + 3] = total[i], total[i + 1], total[i + 2]
+      end
+    end
+    lending.charged = charged
+  else
+    lending.charged = {
+      charged[1] + after[1] - before[1], charged[2] + after[2] - before[2], charged[3] + after[3] - before[3],
+      charged[4] + after[4] - before[4],
+    }
+  end
 end
 
+-- Two for each power of two.
 local function bucket_of(demand)
-  local at = 0
-  while demand >= 4 do
-    demand, at = div(demand, 2), at + 2
+  if demand < 2 then
+    return 0
   end
-  at = demand >= 3 and at + 2 or demand >= 2 and at + 1 or at
-  return math.min(at, SHARE_BUCKETS - 1)
+  local mantissa, exponent = math.frexp(demand)
+  return math.min(2 * exponent - (mantissa < 0.75 and 3 or 2), SHARE_BUCKETS - 1)
+end
+
+local function load_shares()
+  shares = { weight = 0, demand = 0, least = SHARE_BUCKETS, most = -1 }
+  local packed = not lending_wiped and redis.call('HGET', holders_key, '')
+  if packed then
+    local count, p
+    shares.weight, shares.demand, count, p = struct.unpack(SHARES_FORMAT, packed)
+    for _ = 1, count do
+      local at, weights, demands
+      at, weights, demands, p = struct.unpack(SHARES_BUCKET_FORMAT, packed, p)
+      shares[at] = { weights, demands }
+      shares.least, shares.most = math.min(shares.least, at), at
+    end
+  end
 end
 
 -- Adds a holder to the sums of shares, or with sign -1 takes it out.
 local function change_shares(demand, weight, sign)
   if not shares then
-    shares = { weight = 0, demand = 0 }
-    local packed = not lending_wiped and redis.call('HGET', holders_key, '')
-    if packed then
-      local count, p
-      shares.weight, shares.demand, count, p = struct.unpack(SHARES_FORMAT, packed)
-      for _ = 1, count do
-        local at, weights, demands
-        at, weights, demands, p = struct.unpack(SHARES_BUCKET_FORMAT, packed, p)
-        shares[at] = { weights, demands }
-      end
-    end
+    load_shares()
   end
-  local at = bucket_of(div(demand, weight))
-  local sums = shares[at] or { 0, 0 }
-  shares[at] = sums
+  local at = bucket_of(weight == 1 and demand or div(demand, weight))
+  local sums = shares[at]
+  if not sums then
+    sums = { 0, 0 }
+    shares[at] = sums
+    shares.least, shares.most = math.min(shares.least, at), math.max(shares.most, at)
+  end
   sums[1], sums[2] = sums[1] + weight * sign, sums[2] + demand * sign
   shares.weight, shares.demand = shares.weight + weight * sign, shares.demand + demand * sign
   shares_dirty = true
@@ -171,11 +194,11 @@ end
 
 -- Part and end of the step that is charged: each ends a margin later than the holder's. nil beyond the curve.
 local function step_of(g, now)
-  local ends = g.granted + lending.terms.margin
-  for i = 1, #g.curve, 2 do
-    ends = ends + g.curve[i + 1]
+  local ends, curve = g.granted + lending.terms.margin, g.curve
+  for i = 1, #curve, 2 do
+    ends = ends + curve[i + 1]
     if now < ends then
-      return g.curve[i], ends
+      return curve[i], ends
     end
   end
   return nil
@@ -222,32 +245,75 @@ end
 
 -- The maximum over the grants. Slots that go are charged for the life of the permits taken in them.
 local function charge_again(life, now, ttl)
-  local most = { 0, 0, 0, 0 }
-  for _, g in ipairs(life.grants) do
-    local part = step_of(g, now)
+  local most, grants = ZERO, life.grants
+  for i = 1, #grants do
+    local part = step_of(grants[i], now)
     if part then
-      most = join(most, scaled(g.value, part, PPM), math.max)
+      local value = scaled(grants[i].value, part, PPM)
+      most = most == ZERO and value or most_of(most, value)
     end
   end
   if most[4] < life.slots then
     linger(life, life.slots, now + ttl)
   end
-  life.slots = most[4]
-  most[4] = math.max(most[4], life.lingering[1] or 0)
+  life.slots, life.charged_at = most[4], now
+  local lingering = life.lingering[1]
+  if lingering and lingering > most[4] then
+    most = { unpack(most) }
+    most[4] = lingering
+  end
   life.charge = most
 end
 
--- Keeps the grants that f says, and charges what is left.
-local function keep_grants(life, now, f)
-  local kept, ttl = {}, 0
-  for _, g in ipairs(life.grants) do
-    ttl = math.max(ttl, g.ttl)
-    if f(g) then
-      kept[#kept + 1] = g
+-- The longest life of a permit of these.
+local function ttl_of(grants)
+  local ttl = 0
+  for i = 1, #grants do
+    ttl = math.max(ttl, grants[i].ttl)
+  end
+  return ttl
+end
+
+-- Drops the grants before one that the holder has quoted.
+local function quoted(record, life, generation, now)
+  local before, kept, grants = record_charge(record), {}, life.grants
+  for i = 1, #grants do
+    if grants[i].generation >= generation then
+      kept[#kept + 1] = grants[i]
     end
   end
   life.grants = kept
-  charge_again(life, now, ttl)
+  charge_again(life, now, ttl_of(grants))
+  recharge(before, record_charge(record))
+end
+
+-- Drops what has ended of a life. Returns when its charge changes next, nil if nothing is left.
+local function step_down_life(life, now)
+  local lingering, grants, kept, next_ms = life.lingering, life.grants, {}, nil
+  -- Nothing falls twice at the same time.
+  local again = life.charged_at ~= now
+  while lingering[2] and lingering[2] <= now do
+    table.remove(lingering, 1)
+    table.remove(lingering, 1)
+    again = true
+  end
+  for i = 1, #grants do
+    local part, ends = step_of(grants[i], now)
+    if part then
+      kept[#kept + 1] = grants[i]
+      next_ms = next_ms and next_ms < ends and next_ms or ends
+    end
+  end
+  life.grants = kept
+  if again then
+    charge_again(life, now, ttl_of(grants))
+    lingering = life.lingering
+  end
+  local ends = lingering[2]
+  if ends and not (next_ms and next_ms < ends) then
+    next_ms = ends
+  end
+  return next_ms
 end
 
 -- Brings the charge of one holder to the present and forgets it when nothing is left.
@@ -257,39 +323,24 @@ local function refresh(holder, now)
     return
   end
   local before, lives, next_ms = record_charge(r), {}, nil
-  for _, life in ipairs(r.lives) do
-    while life.lingering[2] and life.lingering[2] <= now do
-      table.remove(life.lingering, 1)
-      table.remove(life.lingering, 1)
-    end
-    keep_grants(life, now, function(g)
-      return step_of(g, now) ~= nil
-    end)
-    if #life.grants + #life.lingering > 0 then
+  for i = 1, #r.lives do
+    local life = r.lives[i]
+    local changes_ms = step_down_life(life, now)
+    if changes_ms then
       lives[#lives + 1] = life
+      next_ms = next_ms and next_ms < changes_ms and next_ms or changes_ms
     end
   end
   r.lives = lives
-  for _, life in ipairs(lives) do
-    for _, g in ipairs(life.grants) do
-      local _, ends = step_of(g, now)
-      next_ms = math.min(next_ms or ends, ends)
-    end
-    local ends = life.lingering[2]
-    if ends then
-      next_ms = math.min(next_ms or ends, ends)
-    end
-  end
-  local after = record_charge(r)
   r.due, dirty[holder], dues_of_holders[holder], lending_dirty = next_ms, true, next_ms or false, true
   if next_ms then
-    lending.next_due = math.min(lending.next_due, next_ms)
+    lending.next_due = next_ms < lending.next_due and next_ms or lending.next_due
   else
     change_shares(r.demand, r.weight, -1)
     records[holder] = false
     lending.holders = lending.holders - 1
   end
-  recharge(before, after)
+  recharge(before, record_charge(r))
 end
 
 -- Steps charges down whose time has come, a bounded number of them. Stepping down late is safe.
@@ -417,7 +468,7 @@ local function begin_lending(adopted)
   if now >= slots_until() then
     local proved = lending.proved
     if #proved > 4 or proved[1] + proved[2] + proved[3] + proved[4] > 0 then
-      lending.proved, lending_dirty = { 0, 0, 0, 0 }, true
+      lending.proved, lending_dirty = ZERO, true
     end
   end
   if not lending.terms.some and is_over(now) then
@@ -426,7 +477,10 @@ local function begin_lending(adopted)
     fit()
     return
   end
-  set_direct()
+  if set_direct(direct(now)) then
+    n = within(lending.direct)
+    fit()
+  end
 end
 
 -- Writes what has changed, after the reservations.
@@ -446,6 +500,9 @@ local function write_lending(idle_ttl)
     else
       gone[#gone + 1] = holder
     end
+  end
+  for holder, packed in pairs(renewed) do
+    set[#set + 1], set[#set + 2] = holder, packed
   end
   if shares_dirty and lending.holders > 0 then
     local count, buckets = 0, ''
@@ -505,7 +562,7 @@ local function write_lending(idle_ttl)
       lending.proofs),
     struct.pack(TERMS_FORMAT, t.some and 1 or 0, t.slots_limited and 1 or 0, t.priority[1], t.priority[2], t.priority[3],
       t.part, t.widest, t.longest, t.margin, t.overlap, t.step_max),
-    pack_curve(t.curve), struct.pack('B', #lending.beats),
+    curves[t.curve], struct.pack('B', #lending.beats),
   }
   for _, b in ipairs(lending.beats) do
     packed[#packed + 1] = struct.pack(BEAT_FORMAT, b[1], b[2], b[3])

@@ -3,7 +3,7 @@
 -- ledger.lua.
 --
 -- Amounts are a list: rate, burst, retry burst, slots, then for each unit its id, rate and burst. Curves are a list: part
--- and duration of each step. A report is a list: ten counters, then for each unit its id and what was asked.
+-- and duration of each step. A report stays packed as it came.
 
 local PPM <const> = 1000000
 local SHARE_ONE <const> = 10000000
@@ -20,8 +20,8 @@ local PRESENTED_MAX <const> = 4503599627370496
 -- whether there are terms, slots limited, part of each priority, part leased, widest part, longest curve, margin, overlap,
 -- step_max, then the curve
 local TERMS_FORMAT <const> = '>BBi4i4i4i4i4i4i4i4i4'
--- identity, number and id of the epoch remembered, fresh id, fresh store, has beat, boot id, its clock; 1: an ask
--- follows, 2: the name of a holder to be revoked
+-- identity, number and id of the epoch remembered, fresh id, fresh store, has beat, boot id, its clock; 1: asks
+-- follow, 2: the name of a holder to be revoked
 local GROUND_FORMAT <const> = '>i7i7i7i7BBi7i7B'
 -- epoch number and id, identity, generation, dead generation, lost, wait until, quarantine until, debt, next due, holders,
 -- proofs, then terms, beats, direct, charged, proved
@@ -29,14 +29,19 @@ local LENDING_FORMAT <const> = '>i7i7i7i7i7Bi7i7i7i7i4i4'
 local BEAT_FORMAT <const> = '>i7i7i7'
 local AMOUNTS_FORMAT <const> = '>i7i7i7i7B'
 local UNIT_AMOUNTS_FORMAT <const> = '>i7i7i7'
+local AMOUNTS_BYTES <const> = 29
+local UNIT_AMOUNTS_BYTES <const> = 21
 local STEP_FORMAT <const> = '>i4i4'
+local STEP_BYTES <const> = 8
+-- ten counters, of which the first is what was asked for, and the number of units; then each unit and what was asked of it
 local REPORT_FORMAT <const> = '>i7i7i7i7i7i7i7i7i7i7B'
+local REPORT_BYTES <const> = 71
 local ASKED_FORMAT <const> = '>i7i7'
-local REPORT_UNITS <const> = 11
+local ASKED_BYTES <const> = 14
 -- weight, demand, share, idle, revoked until, restarted until, due or -1, number of lives
 local RECORD_OF_HOLDER_FORMAT <const> = '>i4i4i4i4i7i7i7B'
 -- incarnation, sequence, nonce, answered, slots, measured, number of lingering slots, number of grants, then the lingering
--- slots, charge, the last report, and what had been asked when measuring began
+-- slots, charge, the last report, and what of a report says what had been asked when measuring began
 local LIFE_FORMAT <const> = '>c16i7i7i7i7i7BB'
 -- slots, until
 local LINGERING_FORMAT <const> = '>i7i7'
@@ -44,6 +49,8 @@ local LINGERING_FORMAT <const> = '>i7i7'
 local GRANT_FORMAT <const> = '>i7i7i7'
 local SHARES_FORMAT <const> = '>i7i7B'
 local SHARES_BUCKET_FORMAT <const> = '>Bi7i7'
+
+local struct = struct
 
 -- x / y rounded down, exact below 2^53; 0 by 0.
 local function div(x, y)
@@ -54,10 +61,12 @@ local function div(x, y)
   return q - q % 1
 end
 
--- amount * numerator / denominator rounded down, exact as units.rs says.
+-- amount * numerator / denominator rounded down, exact as units.rs says. No denominator is 0.
 local function scale(amount, numerator, denominator)
-  local whole = div(amount, denominator)
-  return whole * numerator + div((amount - whole * denominator) * numerator, denominator)
+  local whole = amount / denominator
+  whole = whole - whole % 1
+  local part = (amount - whole * denominator) * numerator / denominator
+  return whole * numerator + (part - part % 1)
 end
 
 local function add(a, b)
@@ -82,6 +91,9 @@ local function part_of(a, unit)
   return nil
 end
 
+-- Amounts are values: a list is not changed once others may have it.
+local ZERO = { 0, 0, 0, 0 }
+
 -- Each amount joined by f with its peer. Units of a decide which there are.
 local function zip(a, b, f)
   local out = { f(a[1], b[1]), f(a[2], b[2]), f(a[3], b[3]), f(a[4], b[4]) }
@@ -104,11 +116,55 @@ local function join(a, b, f)
   return out
 end
 
-local function scaled(a, numerator, denominator)
-  local out = {}
-  for i = 1, 4 do
-    out[i] = scale(a[i], numerator, denominator)
+-- The same by the operations that renewals need most, which most of the time are about no units.
+local function sum(a, b)
+  if a[5] or b[5] then
+    return join(a, b, add)
   end
+  return { a[1] + b[1], a[2] + b[2], a[3] + b[3], a[4] + b[4] }
+end
+
+local function difference(a, b)
+  if a[5] then
+    return zip(a, b, minus)
+  end
+  return { a[1] - b[1], a[2] - b[2], a[3] - b[3], a[4] - b[4] }
+end
+
+local function left_of(a, b)
+  if a[5] then
+    return zip(a, b, less)
+  end
+  local rate, burst, retry, slots = a[1] - b[1], a[2] - b[2], a[3] - b[3], a[4] - b[4]
+  return { rate > 0 and rate or 0, burst > 0 and burst or 0, retry > 0 and retry or 0, slots > 0 and slots or 0 }
+end
+
+local function most_of(a, b)
+  if a[5] or b[5] then
+    return join(a, b, math.max)
+  end
+  return {
+    a[1] > b[1] and a[1] or b[1], a[2] > b[2] and a[2] or b[2], a[3] > b[3] and a[3] or b[3], a[4] > b[4] and a[4] or b[4],
+  }
+end
+
+local function least_of(a, b)
+  if a[5] then
+    return zip(a, b, math.min)
+  end
+  return {
+    a[1] < b[1] and a[1] or b[1], a[2] < b[2] and a[2] or b[2], a[3] < b[3] and a[3] or b[3], a[4] < b[4] and a[4] or b[4],
+  }
+end
+
+local function scaled(a, numerator, denominator)
+  if numerator == denominator then
+    return a
+  end
+  local out = {
+    scale(a[1], numerator, denominator), scale(a[2], numerator, denominator), scale(a[3], numerator, denominator),
+    scale(a[4], numerator, denominator),
+  }
   for i = 5, #a, 3 do
     out[i], out[i + 1], out[i + 2] = a[i], scale(a[i + 1], numerator, denominator), scale(a[i + 2], numerator, denominator)
   end
@@ -116,7 +172,7 @@ local function scaled(a, numerator, denominator)
 end
 
 local function pack_amounts(a)
-  local packed = struct.pack(AMOUNTS_FORMAT, a[1], a[2], a[3], a[4], (#a - 4) / 3)
+  local packed = struct.pack(AMOUNTS_FORMAT, a[1], a[2], a[3], a[4], a[5] and (#a - 4) / 3 or 0)
   for i = 5, #a, 3 do
     packed = packed .. struct.pack(UNIT_AMOUNTS_FORMAT, a[i], a[i + 1], a[i + 2])
   end
@@ -124,29 +180,31 @@ local function pack_amounts(a)
 end
 
 local function unpack_amounts(packed, p)
-  local a, count = {}, nil
-  a[1], a[2], a[3], a[4], count, p = struct.unpack(AMOUNTS_FORMAT, packed, p)
+  local rate, burst, retry, slots, count, a
+  rate, burst, retry, slots, count, p = struct.unpack(AMOUNTS_FORMAT, packed, p)
+  a = { rate, burst, retry, slots }
   for i = 5, 4 + 3 * count, 3 do
     a[i], a[i + 1], a[i + 2], p = struct.unpack(UNIT_AMOUNTS_FORMAT, packed, p)
   end
   return a, p
 end
 
-local function pack_curve(curve)
-  local packed = struct.pack('B', #curve / 2)
-  for i = 1, #curve, 2 do
-    packed = packed .. struct.pack(STEP_FORMAT, curve[i], curve[i + 1])
-  end
-  return packed
-end
+-- Most curves of a call are equal: each by its text, and the text of each.
+local curves = {}
 
 local function unpack_curve(packed, p)
-  local curve, count = {}, string.byte(packed, p)
-  p = p + 1
-  for i = 1, 2 * count, 2 do
-    curve[i], curve[i + 1], p = struct.unpack(STEP_FORMAT, packed, p)
+  local count = string.byte(packed, p)
+  local ends = p + STEP_BYTES * count
+  local text = string.sub(packed, p, ends)
+  local curve = curves[text]
+  if not curve then
+    curve, p = {}, p + 1
+    for i = 1, 2 * count, 2 do
+      curve[i], curve[i + 1], p = struct.unpack(STEP_FORMAT, packed, p)
+    end
+    curves[text], curves[curve] = curve, text
   end
-  return curve, p
+  return curve, ends + 1
 end
 
 local function total_ms(curve)
@@ -155,34 +213,6 @@ local function total_ms(curve)
     total = total + curve[i]
   end
   return total
-end
-
--- Units and what was asked of them, from index i of a list on.
-local function unpack_asked(list, i, count, packed, p)
-  for at = i, i + 2 * count - 1, 2 do
-    list[at], list[at + 1], p = struct.unpack(ASKED_FORMAT, packed, p)
-  end
-  return p
-end
-
-local function pack_asked(list, i)
-  local packed = ''
-  for at = i, #list, 2 do
-    packed = packed .. struct.pack(ASKED_FORMAT, list[at], list[at + 1])
-  end
-  return packed
-end
-
-local function unpack_report(packed, p)
-  local u, count = {}, nil
-  u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], count, p = struct.unpack(REPORT_FORMAT, packed, p)
-  p = unpack_asked(u, REPORT_UNITS, count, packed, p)
-  return u, p
-end
-
-local function pack_report(u)
-  return struct.pack(REPORT_FORMAT, u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], (#u - 10) / 2)
-    .. pack_asked(u, REPORT_UNITS)
 end
 
 local function unpack_terms(packed, p)
@@ -227,8 +257,13 @@ local function load_lending(key)
   end
 end
 
--- All quotas of the policy, in the units of leases.
+-- All quotas of the policy, in the units of leases. Made once for the numbers they come from.
+local quotas, quotas_of
+
 local function quota()
+  if quotas_of == whole then
+    return quotas
+  end
   local t, w = lending.terms, whole
   local function per_second(i)
     local whole_ms = div(w[i], w[i + 1])
@@ -243,21 +278,22 @@ local function quota()
     local at = #q
     q[at + 1], q[at + 2], q[at + 3] = w[i], per_second(i + 1), w[i + 3]
   end
+  quotas, quotas_of = q, w
   return q
 end
 
 -- What may be leased of the policy of the moment. A whole token of each burst stays for direct callers, who could do nothing
 -- with less, whatever their rate.
 local function leasable()
-  local q = quota()
-  local part = scaled(q, lending.terms.part, PPM)
-  for i = 2, #q do
-    if i < 4 or (i > 4 and i % 3 == 1) then
-      part[i] = math.max(0, math.min(part[i], q[i] - TOKEN))
-    end
+  local q, part = quota(), lending.terms.part
+  local function most(i, one)
+    return math.max(0, math.min(scale(q[i], part, PPM), q[i] - one))
   end
-  part[4] = math.max(0, math.min(part[4], q[4] - 1))
-  return part
+  local lent = { scale(q[1], part, PPM), most(2, TOKEN), most(3, TOKEN), most(4, 1) }
+  for i = 5, #q, 3 do
+    lent[i], lent[i + 1], lent[i + 2] = q[i], scale(q[i + 1], part, PPM), most(i + 2, TOKEN)
+  end
+  return lent
 end
 
 -- Until when permits of unknown leases may be in flight: for their life after the quarantine.
@@ -276,26 +312,25 @@ local function unknown(now)
     if now < slots_until() then
       slots = scale(quota()[4], math.max(lending.terms.widest, lending.terms.part), PPM)
     end
-    return { 0, 0, 0, less(slots, lending.proved[4]) }
+    slots = less(slots, lending.proved[4])
+    return slots > 0 and { 0, 0, 0, slots } or ZERO
   end
   -- A part that was lowered a moment ago still counts.
   local t = lending.terms
-  return zip(scaled(quota(), math.max(t.widest, t.part), PPM), lending.proved, less)
+  return left_of(scaled(quota(), math.max(t.widest, t.part), PPM), lending.proved)
 end
 
 -- What is left for direct callers.
 local function direct(now)
   local q = quota()
   if lending.lost and now < lending.wait then
-    for i = 1, 4 do
-      q[i] = 0
-    end
-    for i = 5, #q, 3 do
-      q[i + 1], q[i + 2] = 0, 0
-    end
-    return q
+    return scaled(q, 0, 1)
   end
-  return zip(zip(q, lending.charged, minus), unknown(now), less)
+  local charged, unproved = lending.charged, unknown(now)
+  if unproved == ZERO then
+    return left_of(q, charged)
+  end
+  return left_of(difference(q, charged), unproved)
 end
 
 -- The policy's numbers with only some amounts of the quotas.

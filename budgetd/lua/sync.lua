@@ -1,27 +1,30 @@
--- Sync: judge a holder's request, count its report, choose its share and grant it: the mirror of
--- budget/src/ledger/leases/sync.rs and shares.rs. Put after lease.lua.
+-- Syncs: judge the requests of holders, one after the other, count the report of each, choose its share and grant it: the
+-- mirror of budget/src/ledger/leases/sync.rs, grants.rs and shares.rs. Put after lease.lua.
 --
--- An ask is packed as ASK_FORMAT, the last report, the one counted before, and, if a lease is presented, its name and
--- position, value and curve. The answer is a list: its kind and what that needs.
---   1, generation, position, value, moved, curve   granted; amounts and curve are packed
---   2 another epoch; 3, ms wait; 4 dead; 5 fenced; 6, why not leased; 7, what is invalid; 8 left
+-- A byte says how many asks there are. Each is packed as ASK_FORMAT, the last report, the one counted before, and, if a lease
+-- is presented, its position, value and curve. Each has its answer, a text: a byte for its kind and what that needs.
+--   1, epoch number and id, generation, position, then value, moved and curve   granted
+--   2, epoch number and id of another epoch; 3, ms wait; 4 dead; 5 fenced; 6, why not leased; 7, what is invalid; 8 left
+--   9 what is kept of this holder cannot be read
 
--- holder, incarnation, sequence, nonce, epoch number and id, weight, leave, presents
-local ASK_FORMAT <const> = '>Bc0c16i7i7i7i7i4BB'
--- epoch number and id, generation, position
-local PRESENTED_FORMAT <const> = '>i7i7i7i7'
+-- length of all that follows, holder, incarnation, sequence, nonce, epoch number and id, weight, leave, presents, and of the
+-- lease that it presents: epoch number and id, generation
+local ASK_FORMAT <const> = '>HBc0c16i7i7i7i7i4BBi7i7i7'
+local ASK_LENGTH_BYTES <const> = 2
+local GRANTED_FORMAT <const> = '>Bi7i7i7i7'
+local OTHER_EPOCH_FORMAT <const> = '>Bi7i7'
+local WAIT_FORMAT <const> = '>Bi7'
 local GRANTED <const> = 1
 local OTHER_EPOCH <const> = 2
 local WAIT <const> = 3
-local DEAD <const> = 4
-local FENCED <const> = 5
-local NOT_LEASED <const> = 6
-local INVALID <const> = 7
-local LEFT <const> = 8
-local NOT_PERMITTED <const> = 1
-local TOO_MANY_HOLDERS <const> = 2
-local USAGE_BACKWARDS <const> = 1
-local UNKNOWN_GENERATION <const> = 2
+local DEAD <const> = '\4'
+local FENCED <const> = '\5'
+local NOT_PERMITTED <const> = '\6\1'
+local TOO_MANY_HOLDERS <const> = '\6\2'
+local USAGE_BACKWARDS <const> = '\7\1'
+local UNKNOWN_GENERATION <const> = '\7\2'
+local LEFT <const> = '\8'
+local UNREADABLE <const> = '\9'
 local GRANTS_MAX <const> = 4
 local INCARNATIONS_MAX <const> = 4
 local HOLDERS_MAX <const> = 20000
@@ -31,337 +34,196 @@ local NEWCOMERS <const> = 500000
 local REPORTED_MAX <const> = 4503599627370496
 local MEASURE_MS_MIN <const> = 1000
 local PART_LEAST <const> = 10000
--- Of usage, in the order of the report.
-local U_ASKED <const> = 1
-local U_ORIGINALS_ADMITTED <const> = 2
-local U_RETRIES_ADMITTED <const> = 3
-local U_ORIGINALS_DENIED <const> = 4
-local U_RETRIES_DENIED <const> = 5
-local U_NOT_SENT <const> = 6
-local U_FALLBACK_ORIGINALS <const> = 7
-local U_FALLBACK_RETRIES <const> = 8
-local U_DEPOSITED <const> = 9
-local U_OVERUSE <const> = 10
 
-local function sync()
-  if not lending then
-    return { NOT_LEASED, NOT_PERMITTED }
-  end
-  local now, p = l[L_NOW], ask_at
-  local holder, incarnation, sequence, nonce, epoch_number, epoch_id, weight, leave, presents, usage, counted, lease
-  holder, incarnation, sequence, nonce, epoch_number, epoch_id, weight, leave, presents, p =
-    struct.unpack(ASK_FORMAT, ground_packed, p)
-  if absent and leave == 1 then
-    -- Nothing is begun for the sake of one that goes.
-    return { LEFT }
-  end
-  usage, p = unpack_report(ground_packed, p)
-  counted, p = unpack_report(ground_packed, p)
-  if presents == 1 then
-    lease = {}
-    lease.number, lease.id, lease.generation, lease.position, p = struct.unpack(PRESENTED_FORMAT, ground_packed, p)
-    lease.value, p = unpack_amounts(ground_packed, p)
-    lease.curve = unpack_curve(ground_packed, p)
-  end
+local max, min = math.max, math.min
 
-  if epoch_number > 0
-    and (epoch_number > lending.number or (epoch_number == lending.number and epoch_id ~= lending.id)) then
-    open_epoch(epoch_number, true)
-    set_direct()
+-- Units and what was asked of them, from a position of a report on.
+local function unpack_asked(report, p)
+  local asked = {}
+  for at = 1, 2 * (#report - p + 1) / ASKED_BYTES, 2 do
+    asked[at], asked[at + 1], p = struct.unpack(ASKED_FORMAT, report, p)
   end
-  if now < lending.wait then
-    return { WAIT, lending.wait - now }
-  end
-  if epoch_number ~= lending.number or epoch_id ~= lending.id then
-    return { OTHER_EPOCH }
-  end
+  return asked
+end
 
-  -- What is known of the holder, and of this life of it.
-  if records[holder] == nil then
-    local packed = not lending_wiped and redis.call('HGET', holders_key, holder)
-    records[holder] = packed and unpack_record(packed)
-  end
-  local record, life = records[holder], nil
-  for _, other in ipairs(record and record.lives or {}) do
-    if other.incarnation == incarnation and not life then
-      life = other
+local function asked_of_unit(asked, unit)
+  for i = 1, #asked, 2 do
+    if asked[i] == unit then
+      return asked[i + 1]
     end
   end
-  local current = lease and lease.number == lending.number and lease.id == lending.id
+  return 0
+end
 
-  -- The same request gets the same grant at its present position; an older one, or a twin, is fenced.
-  if life and sequence <= life.sequence then
-    if sequence < life.sequence or nonce ~= life.nonce then
-      return { FENCED }
+-- Whether less was asked of a unit than had been before.
+local function below(report, before)
+  local now_asked, then_asked = unpack_asked(report, REPORT_BYTES + 1), unpack_asked(before, REPORT_BYTES + 1)
+  for i = 1, #then_asked, 2 do
+    if asked_of_unit(now_asked, then_asked[i]) < then_asked[i + 1] then
+      return true
     end
-    for _, g in ipairs(life.grants) do
-      if g.generation == life.answered then
-        if step_of(g, now) and g.generation > lending.dead and now - g.granted < total_ms(g.curve) then
-          return {
-            GRANTED, g.generation, now - g.granted, pack_amounts(g.value), pack_amounts(g.moved), pack_curve(g.curve),
-          }
-        end
-        break
-      end
-    end
-    return { DEAD }
   end
+  return false
+end
 
-  if life then
-    local function below(now_list, before, from)
-      for i = from, #before, 2 do
-        local asked = 0
-        for j = from, #now_list, 2 do
-          if now_list[j] == before[i] then
-            asked = now_list[j + 1]
-            break
-          end
-        end
-        if asked < before[i + 1] then
-          return true
-        end
-      end
-      return false
-    end
-    for i = 1, 10 do
-      if usage[i] < life.usage[i] then
-        return { INVALID, USAGE_BACKWARDS }
-      end
-    end
-    if below(usage, life.usage, REPORT_UNITS) then
-      return { INVALID, USAGE_BACKWARDS }
-    end
-    if current then
-      -- One that has ended, or was quoted away, is not remembered.
-      local last = life.grants[#life.grants]
-      local known = lease.generation <= lending.generation and (not last or lease.generation < last.generation)
-      for _, g in ipairs(life.grants) do
-        known = known or g.generation == lease.generation
-      end
-      if not known then
-        return { INVALID, UNKNOWN_GENERATION }
-      end
-    end
+-- Adds what a report has more than the last one.
+local function count(counter, more)
+  if more > 0 then
+    local before = l[counter]
+    l[counter] = max(before, min(before + more, REPORTED_MAX))
   end
+end
 
-  -- Makes sure there is a record.
-  if not life then
-    local full = lending.holders >= HOLDERS_MAX and not record
-    if not (permits() or lease) or full or (record and #record.lives >= INCARNATIONS_MAX) then
-      return { NOT_LEASED, permits() and TOO_MANY_HOLDERS or NOT_PERMITTED }
-    end
-    local measured = { counted[U_ASKED] }
-    for i = REPORT_UNITS, #counted do
-      measured[#measured + 1] = counted[i]
-    end
-    life = {
-      incarnation = incarnation, sequence = 0, nonce = 0, answered = 0, grants = {}, slots = 0, lingering = {},
-      charge = { 0, 0, 0, 0 }, usage = counted, measured_ms = now, measured = measured,
-    }
-    if record then
-      record.restarted = now + total_ms(lending.terms.curve) + lending.terms.margin
-    else
-      record = { weight = weight, demand = 0, share = 0, idle = 0, revoked = 0, restarted = 0, due = nil, lives = {} }
-      records[holder] = record
-      change_shares(0, weight, 1)
-      lending.holders = lending.holders + 1
-    end
-    record.lives[#record.lives + 1] = life
+-- Clips levels to what is left for direct callers; nothing is refilled.
+local function clip(amounts)
+  if whole[N_LIMITED] == 1 then
+    adopt(l, L_ADMISSION, amounts[1], 1000, amounts[2])
+  else
+    l[L_ADMISSION], l[L_ADMISSION + 1] = 0, 0
   end
-  dirty[holder], lending_dirty = true, true
+  adopt(l, L_RETRY, whole[N_RETRY], whole[N_RETRY + 1], amounts[3])
+  for at = L_UNITS, #l, L_UNIT do
+    local of_unit = part_of(amounts, l[at])
+    adopt(l, at + 1, of_unit and amounts[of_unit + 1] or 0, 1000, of_unit and amounts[of_unit + 2] or 0)
+  end
+end
 
-  -- Adds what the report has more than the last one.
-  local function count(counter, ...)
-    for _, i in ipairs({ ... }) do
-      l[counter] = math.max(l[counter], math.min(l[counter] + less(usage[i], life.usage[i]), REPORTED_MAX))
-    end
-  end
-  count(ORIGINALS_ADMITTED, U_ORIGINALS_ADMITTED, U_FALLBACK_ORIGINALS)
-  count(RETRIES_ADMITTED, U_RETRIES_ADMITTED, U_FALLBACK_RETRIES)
-  count(ORIGINALS_DENIED, U_ORIGINALS_DENIED)
-  count(RETRIES_DENIED, U_RETRIES_DENIED)
-  count(NOT_SENT, U_NOT_SENT)
-  count(DEPOSITED, U_DEPOSITED)
-  count(OVERUSE, U_OVERUSE)
-  life.usage = usage
+-- Of the policy, which all asks of a call have in common: what may be leased, the smallest share of which each step leaves
+-- what is of use, and that of the first step.
+local lent, smallest, least
 
-  -- Drops the grants that the holder has left behind.
-  local function quoted(generation)
-    local before = record_charge(record)
-    keep_grants(life, now, function(g)
-      return g.generation >= generation
-    end)
-    recharge(before, record_charge(record))
-  end
-  if current then
-    quoted(lease.generation)
-  end
-
-  -- A lease of an earlier epoch joins C once per incarnation and is charged beside any new grant.
-  if lease and not current and now < lending.quarantine and lending.proofs < PROOFS_MAX then
-    local part, ends = nil, 0
-    for i = 1, #lease.curve, 2 do
-      ends = ends + lease.curve[i + 1]
-      if not part and lease.position < ends then
-        part = lease.curve[i]
-      end
-    end
-    if part and (lending_wiped or redis.call('SISMEMBER', proofs_key, incarnation) == 0) then
-      new_proofs[1] = incarnation
-      lending.proofs = lending.proofs + 1
-      local room = zip(lease.value, lending.charged, function(_, charged)
-        return less(PRESENTED_MAX, charged)
-      end)
-      local value = zip(lease.value, room, math.min)
-      lending.proved = join(lending.proved, scaled(value, part, PPM), function(a, b)
-        return math.min(a + b, PRESENTED_MAX)
-      end)
-      local before = record_charge(record)
-      table.insert(life.grants, 1, {
-        generation = 0, granted = now - lease.position, ttl = n[N_PERMIT_TTL], value = value,
-        moved = { 0, 0, 0, 0 }, curve = lease.curve,
-      })
-      charge_again(life, now, n[N_PERMIT_TTL])
-      recharge(before, record_charge(record))
-      refresh(holder, now)
-    end
-  end
-
-  if leave == 1 then
-    -- A holder that stops has nothing in use but permits.
-    quoted(math.huge)
-    refresh(holder, now)
-    return { LEFT }
-  end
-  if #life.grants >= GRANTS_MAX then
-    return { DEAD }
-  end
-
+local function prepare()
+  local t, list = lending.terms, {}
+  lent, smallest = leasable(), {}
   -- The bursts of which a lease must hold a whole token (or slot) to be of use.
-  local t, q, available = lending.terms, quota(), SHARE_ONE - NEWCOMERS
-  local lent = leasable()
-  local function needed(a)
-    local list = {}
-    if whole[N_LIMITED] == 1 then
-      list[1], list[2] = a[2], TOKEN
-    end
-    if whole[N_RETRY + 2] > 0 then
-      list[#list + 1], list[#list + 2] = a[3], TOKEN
-    end
-    if t.slots_limited then
-      list[#list + 1], list[#list + 2] = a[4], 1
-    end
-    for i = 5, #a, 3 do
-      list[#list + 1], list[#list + 2] = a[i + 2], TOKEN
-    end
-    return list
+  if whole[N_LIMITED] == 1 then
+    list[1], list[2] = lent[2], TOKEN
   end
-  -- The smallest share of which each step leaves what is of use; a step below a hundredth counts as one.
-  local smallest, list = {}, needed(lent)
+  if whole[N_RETRY + 2] > 0 then
+    list[#list + 1], list[#list + 2] = lent[3], TOKEN
+  end
+  if t.slots_limited then
+    list[#list + 1], list[#list + 2] = lent[4], 1
+  end
+  for i = 5, #lent, 3 do
+    list[#list + 1], list[#list + 2] = lent[i + 2], TOKEN
+  end
+  -- A step below a hundredth counts as one.
   for at = 1, #t.curve, 2 do
-    local part, most = math.max(t.curve[at], PART_LEAST), 1
+    local part, most = max(t.curve[at], PART_LEAST), 1
     for i = 1, #list, 2 do
-      local least = div(list[i + 1] * PPM + part - 1, part)
-      if list[i] < least then
+      local held = div(list[i + 1] * PPM + part - 1, part)
+      if list[i] < held then
         most = SHARE_ONE + 1
       else
-        most = math.max(most, div(least * SHARE_ONE + list[i] - 1, list[i]))
+        most = max(most, div(held * SHARE_ONE + list[i] - 1, list[i]))
       end
     end
     smallest[#smallest + 1] = most
   end
-  local least = smallest[1] or 1
+  least = smallest[1] or 1
+end
 
-  -- Measures what the holder asks for, the largest part of a quota per second.
-  local elapsed = now - life.measured_ms
-  local newcomer, measured, silent = life.answered == 0, nil, false
-  if not newcomer and elapsed >= MEASURE_MS_MIN then
-    local function part(asked, rate)
-      if rate == 0 then
-        return 0
-      end
-      local per_ms = math.min(div(asked, elapsed), div(rate, 1000) + 1)
-      local per_second = math.min(per_ms * 1000, rate)
-      local unit = div(rate + 99999999, 100000000)
-      return div(div(per_second, unit) * SHARE_ONE, math.max(div(rate, unit), 1))
-    end
-    local before = life.measured
-    if q[1] > 0 then
-      measured = part(math.min(less(usage[U_ASKED], before[1]), 1000000000) * TOKEN, q[1])
-    else
-      measured = SHARE_ONE / 16
-    end
-    for i = REPORT_UNITS, #usage, 2 do
-      local then_asked, at = 0, part_of(q, usage[i])
-      for j = 2, #before, 2 do
-        if before[j] == usage[i] then
-          then_asked = before[j + 1]
-          break
-        end
-      end
-      measured = math.max(measured, part(math.min(less(usage[i + 1], then_asked), 1000000000000000), at and q[at + 1] or 0))
-    end
-    measured = math.min(measured, SHARE_ONE)
-    silent = usage[U_ASKED] == before[1]
-    life.measured, life.measured_ms = { usage[U_ASKED] }, now
-    for i = REPORT_UNITS, #usage do
-      life.measured[i - REPORT_UNITS + 2] = usage[i]
+-- Whether a first step holds less than what is of use.
+local function is_too_small(a)
+  if (whole[N_LIMITED] == 1 and (a[1] == 0 or a[2] < TOKEN)) or (whole[N_RETRY + 2] > 0 and a[3] < TOKEN)
+    or (lending.terms.slots_limited and a[4] < 1) then
+    return true
+  end
+  for i = 5, #a, 3 do
+    if a[i + 2] < TOKEN then
+      return true
     end
   end
+  return false
+end
 
-  -- Chooses its share.
+-- The part of a quota that was asked for per second.
+local function part_asked(asked, elapsed, rate)
+  if rate == 0 then
+    return 0
+  end
+  local per_ms = min(div(asked, elapsed), div(rate, 1000) + 1)
+  local per_second = min(per_ms * 1000, rate)
+  local unit = div(rate + 99999999, 100000000)
+  return div(div(per_second, unit) * SHARE_ONE, max(div(rate, unit), 1))
+end
+
+-- What is asked for, the largest part of a quota, and whether nothing was, since what is measured begins.
+local function measure(report, measured, elapsed)
+  local q = quota()
+  local asked, before, part = struct.unpack('>i7', report), struct.unpack('>i7', measured), SHARE_ONE / 16
+  if q[1] > 0 then
+    part = part_asked(min(less(asked, before), 1000000000) * TOKEN, elapsed, q[1])
+  end
+  if #report > REPORT_BYTES then
+    local now_asked, then_asked = unpack_asked(report, REPORT_BYTES + 1), unpack_asked(measured, 9)
+    for i = 1, #now_asked, 2 do
+      local more = less(now_asked[i + 1], asked_of_unit(then_asked, now_asked[i]))
+      local at = part_of(q, now_asked[i])
+      part = max(part, part_asked(min(more, 1000000000000000), elapsed, at and q[at + 1] or 0))
+    end
+  end
+  return min(part, SHARE_ONE), asked == before
+end
+
+-- Chooses the share of a holder, of which this was measured, if anything, and says whether there is less for each than is
+-- of use.
+local function choose_share(record, newcomer, measured, silent, weight, now)
   change_shares(record.demand, record.weight, -1)
   record.weight = weight
+  local demand = record.demand
   if measured then
-    local raised = measured + div(measured, 4)
-    record.demand = math.min(math.max(raised, record.demand - div(record.demand, 4)), SHARE_ONE)
+    local raised, fallen = measured + div(measured, 4), demand - div(demand, 4)
+    demand = min(max(raised, fallen), SHARE_ONE)
     record.idle = silent and record.idle + 1 or 0
     if silent then
-      record.demand = 0
+      demand = 0
     end
   elseif newcomer and record.share == 0 then
     -- Nothing is known of a newcomer: its fair part, at most a quarter.
-    local fair = div(SHARE_ONE * record.weight, shares.weight + record.weight)
-    record.demand = math.min(fair, SHARE_ONE / 4)
+    demand = min(div(SHARE_ONE * weight, shares.weight + weight), SHARE_ONE / 4)
   end
-  change_shares(record.demand, record.weight, 1)
+  record.demand = demand
+  change_shares(demand, weight, 1)
   -- The most that one unit of weight gets; nil if all demands fit.
+  local available = SHARE_ONE - NEWCOMERS
   local level, left, weight_left = nil, available, shares.weight
-  for i = 0, SHARE_BUCKETS - 1 do
+  for i = shares.least, shares.most do
     local sums = shares[i]
-    if not level and sums and sums[1] > 0 then
-      local of_one = div(math.max(left, 0), weight_left)
+    if sums and sums[1] > 0 then
+      local of_one = div(max(left, 0), weight_left)
       if sums[2] > of_one * sums[1] then
         level = of_one
-      else
-        left, weight_left = left - sums[2], weight_left - sums[1]
+        break
       end
+      left, weight_left = left - sums[2], weight_left - sums[1]
     end
   end
-  local fair, wanted, most = div(available * record.weight, math.max(shares.weight, 1)), nil, nil
+  local fair, wanted, most = div(available * weight, max(shares.weight, 1)), nil, nil
   -- What it should have, and what it may have at most.
   if level then
-    most = level * record.weight
-    wanted = math.min(record.demand, most)
+    most = level * weight
+    wanted = min(demand, most)
   else
-    local spare = div(record.demand * available, math.max(shares.demand, 1))
+    local spare = div(demand * available, max(shares.demand, 1))
     -- What nobody asks for is spread over those who ask, but a guess is not doubled, nor what may be left behind by the
     -- next crash.
-    local doubled = (newcomer or record.restarted > now) and record.demand or record.demand * 2
-    wanted, most = math.min(doubled, spare), available - shares.demand + record.demand
+    local doubled = (newcomer or record.restarted > now) and demand or demand * 2
+    wanted, most = min(doubled, spare), available - shares.demand + demand
   end
   -- Half its part of all there is is its own even if it does not ask for it; and whether as many are served as fit.
-  local part = math.min(math.max(div(fair, 2), record.demand), most)
-  local crowded = least > most and least <= math.min(most * 2, div(record.demand, 2))
+  local part = min(max(div(fair, 2), demand), most)
+  local crowded = least > most and least <= min(most * 2, div(demand, 2))
   local serves = (least <= most or crowded) and least or 0
-  for _, of_step in ipairs(smallest) do
-    if of_step <= part then
-      serves = of_step
+  for i = 1, #smallest do
+    if smallest[i] <= part then
+      serves = smallest[i]
     end
   end
-  local share = math.max(wanted, serves)
+  local share = max(wanted, serves)
   if record.idle == 1 then
-    share = math.min(math.max(serves, least), record.share)
+    share = min(max(serves, least), record.share)
   elseif record.idle > 1 then
     share = 0
   end
@@ -373,70 +235,280 @@ local function sync()
     share = 0
   end
   record.share = share
+  return share, crowded
+end
 
-  -- Clips it to what is free: part * quota - charges of the others - UNKNOWN.
-  local own = life.charge
-  local siblings = zip(record_charge(record), own, minus)
-  local others, unproved = zip(lending.charged, own, minus), unknown(now)
-  local value = zip(scaled(lent, share, SHARE_ONE), siblings, less)
-  local free = zip(zip(lent, others, less), unproved, less)
-  -- Slots that direct callers have in flight are charged already, so that they come free one by one and a later request
-  -- finds them; else direct callers would take them again for ever. What the holder has is in flight with it, not with them.
-  local slots = math.min(value[4], free[4])
-  free[4] = math.min(free[4], math.max(less(less(less(q[4], others[4]), unproved[4]), l[L_IN_FLIGHT]), life.slots))
-  if slots > free[4] then
-    linger(life, slots, now + (t.curve[2] or 0))
+-- Clips a share to what is free: part * quota - charges of the others - UNKNOWN.
+local function clip_share(record, life, share, crowded, now)
+  local own, unproved = life.charge, unknown(now)
+  local others = difference(lending.charged, own)
+  local value = scaled(lent, share, SHARE_ONE)
+  if record.lives[2] then
+    value = left_of(value, difference(record_charge(record), own))
+  end
+  local free = left_of(lent, others)
+  if unproved ~= ZERO then
+    free = left_of(free, unproved)
+  end
+  if lent[4] > 0 then
+    -- Slots that direct callers have in flight are charged already, so that they come free one by one and a later request
+    -- finds them; else direct callers would take them again for ever. What the holder has is in flight with it, not with them.
+    local slots = min(value[4], free[4])
+    local of_direct = less(less(less(quota()[4], others[4]), unproved[4]), l[L_IN_FLIGHT])
+    free[4] = min(free[4], max(of_direct, life.slots))
+    if slots > free[4] then
+      linger(life, slots, now + (lending.terms.curve[2] or 0))
+    end
   end
   if l[L_ADMISSION] < 0 then
-    free[1], free[2] = math.min(free[1], own[1]), math.min(free[2], own[2])
+    free[1], free[2] = min(free[1], own[1]), min(free[2], own[2])
   end
-  value = zip(value, zip(free, scaled(lent, crowded and least or 0, SHARE_ONE), less), math.min)
-  local first = scaled(value, t.curve[1] or PPM, PPM)
-  local too_small = whole[N_LIMITED] == 1 and first[1] == 0
-  list = needed(first)
-  for i = 1, #list, 2 do
-    too_small = too_small or list[i] < list[i + 1]
+  if crowded then
+    free = left_of(free, scaled(lent, least, SHARE_ONE))
   end
-  if too_small then
+  value = least_of(value, free)
+  if is_too_small(scaled(value, lending.terms.curve[1] or PPM, PPM)) then
     value = scaled(value, 0, 1)
   end
+  return value
+end
 
-  -- Grants it.
-  lending.generation = lending.generation + 1
-  local given = {
-    generation = lending.generation, granted = now, ttl = whole[N_PERMIT_TTL], value = value, moved = { 0, 0, 0, 0 },
-    curve = t.curve,
-  }
-  local before, charge_before = record_charge(record), own
-  life.grants[#life.grants + 1] = given
-  charge_again(life, now, given.ttl)
-  life.sequence, life.nonce, life.answered = sequence, nonce, given.generation
-  local charge_after = life.charge
-  recharge(before, record_charge(record))
-  refresh(holder, now)
-
-  -- Caps grow by what is charged more, never by more than was asked to be moved. What goes into them is withdrawn from the
-  -- central levels: half of a level, or what would be clipped.
-  local growth, after = zip(zip(value, charge_after, math.min), charge_before, less), direct(now)
-  local function take(at, grown, cap)
-    local held = math.max(l[at], 0)
-    local moved = math.min(grown, math.max(div(held, 2), held - cap))
-    l[at] = l[at] - moved
-    return moved
+-- Withdraws from a level what goes into a cap that grows: half of the level, or what would be clipped.
+local function take(at, grown, cap)
+  if grown <= 0 then
+    return 0
   end
-  local moved = scaled(growth, 0, 1)
-  moved[2] = take(L_ADMISSION, growth[2], whole[N_LIMITED] == 1 and after[2] or 0)
-  moved[3] = take(L_RETRY, growth[3], after[3])
-  for i = 5, #moved, 3 do
-    local cap = part_of(after, moved[i])
-    for at = L_UNITS, #l, L_UNIT do
-      if l[at] == moved[i] and cap then
-        moved[i + 2] = take(at + 1, growth[i + 2], after[cap + 2])
+  local held = max(l[at], 0)
+  local moved = min(grown, max(div(held, 2), held - cap))
+  l[at] = l[at] - moved
+  return moved
+end
+
+-- Grants a lease. Returns the answer and what is left for direct callers.
+local function grant(holder, record, life, value, now)
+  local curve, ttl = lending.terms.curve, whole[N_PERMIT_TTL]
+  lending.generation = lending.generation + 1
+  local given = { generation = lending.generation, granted = now, ttl = ttl, value = value, curve = curve, said = '' }
+  local before, charge_before = record_charge(record), life.charge
+  life.grants[#life.grants + 1] = given
+  charge_again(life, now, ttl)
+  recharge(before, record_charge(record))
+  local charge_after = life.charge
+  refresh(holder, now)
+  -- Caps grow by what is charged more, never by more than was asked to be moved.
+  local after = direct(now)
+  local moved = {
+    0, take(L_ADMISSION, min(value[2], charge_after[2]) - charge_before[2], whole[N_LIMITED] == 1 and after[2] or 0),
+    take(L_RETRY, min(value[3], charge_after[3]) - charge_before[3], after[3]), 0,
+  }
+  if value[5] then
+    local growth = left_of(least_of(value, charge_after), charge_before)
+    for i = 5, #growth, 3 do
+      moved[i], moved[i + 1], moved[i + 2] = growth[i], 0, 0
+      local cap = part_of(after, growth[i])
+      for at = L_UNITS, #l, L_UNIT do
+        if l[at] == growth[i] and cap then
+          moved[i + 2] = take(at + 1, growth[i + 2], after[cap + 2])
+        end
       end
     end
   end
-  given.moved = moved
-  return { GRANTED, given.generation, 0, pack_amounts(value), pack_amounts(moved), pack_curve(given.curve) }
+  given.said = pack_amounts(value) .. pack_amounts(moved) .. curves[curve]
+  return struct.pack(GRANTED_FORMAT, GRANTED, lending.number, lending.id, given.generation, 0) .. given.said, after
+end
+
+-- A lease of an earlier epoch joins C once per incarnation and is charged beside any new grant.
+local function prove(holder, record, life, presented_at, now)
+  local position, p = struct.unpack('>i7', ground_packed, presented_at)
+  local value, curve
+  value, p = unpack_amounts(ground_packed, p)
+  curve = unpack_curve(ground_packed, p)
+  local part, ends = nil, 0
+  for i = 1, #curve, 2 do
+    ends = ends + curve[i + 1]
+    if not part and position < ends then
+      part = curve[i]
+    end
+  end
+  if not part then
+    return
+  end
+  for i = 1, #new_proofs do
+    if new_proofs[i] == life.incarnation then
+      return
+    end
+  end
+  if not lending_wiped and redis.call('SISMEMBER', proofs_key, life.incarnation) == 1 then
+    return
+  end
+  new_proofs[#new_proofs + 1] = life.incarnation
+  lending.proofs = lending.proofs + 1
+  local room = zip(value, lending.charged, function(_, charged)
+    return less(PRESENTED_MAX, charged)
+  end)
+  value = least_of(value, room)
+  lending.proved = join(lending.proved, scaled(value, part, PPM), function(a, b)
+    return min(a + b, PRESENTED_MAX)
+  end)
+  local before, ttl = record_charge(record), whole[N_PERMIT_TTL]
+  table.insert(life.grants, 1, {
+    generation = 0, granted = now - position, ttl = ttl, value = value, curve = curve,
+    said = pack_amounts(value) .. pack_amounts(ZERO) .. curves[curve],
+  })
+  charge_again(life, now, ttl)
+  recharge(before, record_charge(record))
+  refresh(holder, now)
+end
+
+-- Answers the ask that begins at a position. stored: the record of its holder as it was before the first one. Returns the
+-- answer, and what is left for direct callers if that was computed.
+local function sync(ask_from, stored)
+  local _, holder, incarnation, sequence, nonce, epoch_number, epoch_id, weight, leave, presents, of_number, of_id,
+    of_generation, report_at = struct.unpack(ASK_FORMAT, ground_packed, ask_from)
+  if absent and leave == 1 then
+    -- Nothing is begun for the sake of one that goes.
+    return LEFT
+  end
+  absent = false
+  if epoch_number > 0
+    and (epoch_number > lending.number or (epoch_number == lending.number and epoch_id ~= lending.id)) then
+    open_epoch(epoch_number, true)
+  end
+  local now = l[L_NOW]
+  if now < lending.wait then
+    return struct.pack(WAIT_FORMAT, WAIT, lending.wait - now)
+  end
+  if epoch_number ~= lending.number or epoch_id ~= lending.id then
+    return struct.pack(OTHER_EPOCH_FORMAT, OTHER_EPOCH, lending.number, lending.id)
+  end
+
+  -- What is known of the holder, and of this life of it.
+  local record, life = records[holder], nil
+  stored = renewed[holder] or (not lending_wiped and stored)
+  if record == nil and stored then
+    local read
+    read, record = pcall(unpack_record, stored)
+    if not read then
+      return UNREADABLE
+    end
+    records[holder], renewed[holder] = record, nil
+    dirty[holder] = true
+  end
+  local lives = record and record.lives or {}
+  for i = 1, #lives do
+    if lives[i].incarnation == incarnation then
+      life = lives[i]
+      break
+    end
+  end
+  local current = presents == 1 and of_number == lending.number and of_id == lending.id
+
+  -- The same request gets the same grant at its present position; an older one, or a twin, is fenced.
+  if life and sequence <= life.sequence then
+    if sequence < life.sequence or nonce ~= life.nonce then
+      return FENCED
+    end
+    for i = 1, #life.grants do
+      local g = life.grants[i]
+      if g.generation == life.answered then
+        if step_of(g, now) and g.generation > lending.dead and now - g.granted < total_ms(g.curve) then
+          return struct.pack(GRANTED_FORMAT, GRANTED, lending.number, lending.id, g.generation, now - g.granted) .. g.said
+        end
+        break
+      end
+    end
+    return DEAD
+  end
+
+  local report_ends = report_at + REPORT_BYTES + ASKED_BYTES * string.byte(ground_packed, report_at + REPORT_BYTES - 1)
+  local counted_ends = report_ends + REPORT_BYTES
+    + ASKED_BYTES * string.byte(ground_packed, report_ends + REPORT_BYTES - 1)
+  local report = string.sub(ground_packed, report_at, report_ends - 1)
+  local base = life and life.report or string.sub(ground_packed, report_ends, counted_ends - 1)
+  local asked, originals, retries, originals_denied, retries_denied, not_sent, fallback_originals, fallback_retries,
+    deposited, overuse = struct.unpack(REPORT_FORMAT, report)
+  local asked_before, originals_before, retries_before, originals_denied_before, retries_denied_before, not_sent_before,
+    fallback_originals_before, fallback_retries_before, deposited_before, overuse_before = struct.unpack(REPORT_FORMAT, base)
+  if life then
+    if asked < asked_before or originals < originals_before or retries < retries_before
+      or originals_denied < originals_denied_before or retries_denied < retries_denied_before
+      or not_sent < not_sent_before or fallback_originals < fallback_originals_before
+      or fallback_retries < fallback_retries_before or deposited < deposited_before or overuse < overuse_before
+      or (#base > REPORT_BYTES and below(report, base)) then
+      return USAGE_BACKWARDS
+    end
+    if current then
+      -- One that has ended, or was quoted away, is not remembered.
+      local last = life.grants[#life.grants]
+      local known = of_generation <= lending.generation and (not last or of_generation < last.generation)
+      for i = 1, #life.grants do
+        known = known or life.grants[i].generation == of_generation
+      end
+      if not known then
+        return UNKNOWN_GENERATION
+      end
+    end
+  end
+
+  -- Makes sure there is a record.
+  if not life then
+    local full = lending.holders >= HOLDERS_MAX and not record
+    if not (permits() or presents == 1) or full or #lives >= INCARNATIONS_MAX then
+      return permits() and TOO_MANY_HOLDERS or NOT_PERMITTED
+    end
+    life = {
+      incarnation = incarnation, sequence = 0, nonce = 0, answered = 0, grants = {}, slots = 0, lingering = {},
+      charge = ZERO, report = base, measured_ms = now, measured = asked_of(base),
+    }
+    if record then
+      record.restarted = now + total_ms(lending.terms.curve) + lending.terms.margin
+    else
+      record = { weight = weight, demand = 0, share = 0, idle = 0, revoked = 0, restarted = 0, due = nil, lives = lives }
+      records[holder] = record
+      change_shares(0, weight, 1)
+      lending.holders = lending.holders + 1
+    end
+    lives[#lives + 1] = life
+  end
+  dirty[holder], lending_dirty = true, true
+
+  if report ~= base then
+    count(ORIGINALS_ADMITTED, originals - originals_before)
+    count(ORIGINALS_ADMITTED, fallback_originals - fallback_originals_before)
+    count(RETRIES_ADMITTED, retries - retries_before)
+    count(RETRIES_ADMITTED, fallback_retries - fallback_retries_before)
+    count(ORIGINALS_DENIED, originals_denied - originals_denied_before)
+    count(RETRIES_DENIED, retries_denied - retries_denied_before)
+    count(NOT_SENT, not_sent - not_sent_before)
+    count(DEPOSITED, deposited - deposited_before)
+    count(OVERUSE, overuse - overuse_before)
+  end
+  life.report = report
+
+  if current then
+    quoted(record, life, of_generation, now)
+  elseif presents == 1 and now < lending.quarantine and lending.proofs < PROOFS_MAX then
+    prove(holder, record, life, counted_ends, now)
+  end
+  if leave == 1 then
+    -- A holder that stops has nothing in use but permits.
+    quoted(record, life, math.huge, now)
+    refresh(holder, now)
+    return LEFT
+  end
+  if #life.grants >= GRANTS_MAX then
+    return DEAD
+  end
+  local elapsed = now - life.measured_ms
+  local newcomer, measured, silent = life.answered == 0, nil, false
+  if not newcomer and elapsed >= MEASURE_MS_MIN then
+    measured, silent = measure(report, life.measured, elapsed)
+    life.measured, life.measured_ms = asked_of(report), now
+  end
+  local share, crowded = choose_share(record, newcomer, measured, silent, weight, now)
+  local value = clip_share(record, life, share, crowded, now)
+  life.sequence, life.nonce, life.answered = sequence, nonce, lending.generation + 1
+  return grant(holder, record, life, value, now)
 end
 
 -- Takes a holder's lease away from its next sync on, for as long as one curve lasts. 0 if no such holder is known.

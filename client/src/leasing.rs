@@ -219,8 +219,8 @@ impl Leasing {
     /// If there are too many.
     pub fn dependency(&self, dependency: &Dependency) -> Result<Arc<Leased>, TooManyDependencies> {
         let shared = &self.shared;
-        if let Some(leased) = shared.leases.read().unwrap_or_else(PoisonError::into_inner).get(dependency.id()) {
-            return Ok(Arc::clone(leased));
+        if let Some(leased) = self.find(dependency.id()) {
+            return Ok(leased);
         }
         let mut leases = shared.leases.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(leased) = leases.get(dependency.id()) {
@@ -256,6 +256,12 @@ impl Leasing {
         // If the queue is full it wakes anyway.
         let _ = self.commands.try_send(Command::Wake);
         Ok(leased)
+    }
+
+    /// The lease of a dependency that was named before.
+    #[must_use]
+    pub fn find(&self, dependency: &DependencyId) -> Option<Arc<Leased>> {
+        self.shared.leases.read().unwrap_or_else(PoisonError::into_inner).get(dependency).map(Arc::clone)
     }
 
     /// All dependencies named so far.

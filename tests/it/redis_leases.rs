@@ -1,6 +1,9 @@
 //! Leases in the Redis store: through the store as daemons use it, and what lies in Redis.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 use budget::{
     ids::PolicyVersion,
@@ -176,8 +179,8 @@ async fn after_a_loss_direct_callers_get_the_fallback_until_no_other_master_can_
     let reply = lend(&mut connection, "d", &numbers, 1_000, &ground(), std::slice::from_ref(&step), Also::Nothing);
     let LendReply::Done(lent) = reply else { panic!() };
     assert_eq!((lent.answers.as_slice(), lent.needs_beats), (&[None][..], true));
-    let reply = lend(&mut connection, "d", &numbers, 3_000, &ground(), &[], Also::Sync(&ask("a", 1)));
-    assert_eq!(also(&reply), &AlsoAnswer::Sync(SyncAnswer::Wait(4_000)));
+    let reply = lend(&mut connection, "d", &numbers, 3_000, &ground(), &[], Also::Syncs(&[&ask("a", 1)]));
+    assert_eq!(also(&reply), &AlsoAnswer::Syncs(vec![Some(SyncAnswer::Wait(4_000))]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -369,12 +372,13 @@ fn a_renewal_costs_the_same_whatever_the_number_of_holders() {
         for holder in 0..holders {
             let life = ask(&format!("h{holder}"), 1);
             let life = SyncAsk { epoch, ..life };
-            let reply = lend(&mut connection, &name, &numbers, 1_000, &fresh, &[], Also::Sync(&life));
-            assert!(matches!(also(&reply), AlsoAnswer::Sync(SyncAnswer::Granted(_))), "{reply:?}");
+            let reply = lend(&mut connection, &name, &numbers, 1_000, &fresh, &[], Also::Syncs(&[&life]));
+            let AlsoAnswer::Syncs(answers) = also(&reply) else { panic!("{reply:?}") };
+            assert!(matches!(answers[..], [Some(SyncAnswer::Granted(_))]), "{reply:?}");
         }
         let renewal = SyncAsk { epoch, sequence: 2, ..ask("h3", 1) };
         let before = commands(&mut connection);
-        lend(&mut connection, &name, &numbers, 2_000, &fresh, &[], Also::Sync(&renewal));
+        lend(&mut connection, &name, &numbers, 2_000, &fresh, &[], Also::Syncs(&[&renewal]));
         let of_renewal = commands(&mut connection) - before;
         // A direct caller meanwhile.
         let before = commands(&mut connection);
@@ -419,4 +423,50 @@ async fn many_asks_go_in_one_pipeline_and_each_has_its_answer() {
         assert_eq!(*epochs.entry(name.clone()).or_insert(epoch), epoch, "{name}");
     }
     assert_eq!(epochs.len(), 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn asks_of_many_holders_of_one_dependency_share_script_calls() {
+    let server = RedisServer::start(Flavour::Redis7);
+    let replica = Arc::new(Replica::start(&patient(&server.unix_url()), Clock::system()).await);
+    replica.put("d", POLICY).await;
+    let before = replica.metrics().script_calls.load(Relaxed);
+    let mut tasks = tokio::task::JoinSet::new();
+    for at in 0..256_u32 {
+        let replica = Arc::clone(&replica);
+        tasks.spawn(async move {
+            let synced = replica.store.sync(&dependency("d"), ask(&format!("h{at}"), 1), soon()).await.unwrap();
+            assert!(matches!(synced.answer, SyncAnswer::Epoch(_)), "{synced:?}");
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.unwrap();
+    }
+    let calls = replica.metrics().script_calls.load(Relaxed) - before;
+    assert!((4..=64).contains(&calls), "{calls} script calls for 256 asks, of which one takes 64");
+}
+
+#[test]
+fn a_record_that_cannot_be_read_is_the_answer_to_its_holder_only() {
+    let server = RedisServer::start(Flavour::Redis7);
+    let mut connection = redis::Client::open(server.admin_url()).unwrap().get_connection().unwrap();
+    let numbers = numbers(Timing::default());
+    let fresh = Ground { fresh_store: true, ..ground() };
+    let epoch = Epoch { number: 1, id: 9 };
+    lend(&mut connection, "d", &numbers, 1_000, &fresh, &[original(fresh_id())], Also::Nothing);
+    let mut asks = [1_u8, 2, 3].map(|number| SyncAsk { epoch, ..ask(&format!("h{number}"), number) });
+    let mut renew = |asks: &[SyncAsk; 3], connection: &mut Connection| {
+        let reply = lend(connection, "d", &numbers, 1_000, &fresh, &[], Also::Syncs(&asks.each_ref()));
+        let AlsoAnswer::Syncs(answers) = also(&reply) else { panic!("{reply:?}") };
+        answers.iter().map(|answer| answer.as_ref().map(|answer| matches!(answer, SyncAnswer::Granted(_)))).collect()
+    };
+    let granted: Vec<Option<bool>> = renew(&asks, &mut connection);
+    assert_eq!(granted, [Some(true); 3]);
+    let [_, holders, ..] = Keys::new("raw").unwrap().dependency(&dependency("d")).of_lending();
+    redis::cmd("HSET").arg(holders).arg("h2").arg("foreign").exec(&mut connection).unwrap();
+    for ask in &mut asks {
+        ask.sequence = 2;
+    }
+    let granted: Vec<Option<bool>> = renew(&asks, &mut connection);
+    assert_eq!(granted, [Some(true), None, Some(true)]);
 }

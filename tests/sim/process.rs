@@ -272,7 +272,9 @@ impl World {
                     for delay in self.net.deliveries(&mut self.rng).into_iter().flatten() {
                         let request =
                             Event::Request { process: index, life, replica: endpoint, ask: Rc::clone(&ask), attempt };
-                        self.queue.push(now + delay, request);
+                        let arrives = now + delay;
+                        let apart = self.scenario.asks_apart_ms.map_or(1, |apart_ms| apart_ms * MS);
+                        self.queue.push((arrives + apart - 1) / apart * apart, request);
                     }
                 }
                 self.wake(index, now);

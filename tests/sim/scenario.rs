@@ -87,6 +87,8 @@ pub(crate) struct Scenario {
     /// Reserves reach the store only in the first of these out of each of the second, in milliseconds; none: always. Where a
     /// call costs more than it does in the ledger's own process, there are fewer of the commonest kind.
     pub reserves_in: Option<(i64, i64)>,
+    /// Asks of holders reach the store together, so many milliseconds apart; none: each by itself.
+    pub asks_apart_ms: Option<i64>,
     /// Retries asked for per original.
     pub retries: f64,
     /// Permits are held for up to so many milliseconds before they are sent, in one case of a hundred.

@@ -73,6 +73,7 @@ pub(crate) fn plain(family: &'static str, rng: &mut Rng, spec: Spec, holders: us
         replicas: 2,
         direct: rate * 0.3,
         reserves_in: None,
+        asks_apart_ms: None,
         late_send_ms: 50,
         hold_ms: 2_000,
         cost: 0,

@@ -18,7 +18,7 @@ use budget::{
         Admitted, Answer, Denied, DenyReason, Extend, ExtendResult, Release, ReleaseResult, Reserve, Step, Use,
     },
     holder::{Local, LocalAsk, Spent},
-    ids::DependencyId,
+    ids::{DependencyId, PolicyVersion},
     lease::{HolderId, SyncAsk, Synced},
     ledger::{HolderView, View},
 };
@@ -29,7 +29,10 @@ use budget_client::{
 use budget_proto::convert::SyncReply;
 
 use super::{Answered, Store, StoreError, fallback::WithFallback};
-use crate::{clock::Clock, policies::Policies};
+use crate::{
+    clock::Clock,
+    policies::{Policies, Resolved},
+};
 pub use coordinator::Lender;
 use records::{Closed, Records};
 
@@ -68,18 +71,13 @@ impl<S: Store> WithLeases<S> {
         &self.leasing
     }
 
-    /// The lease of a dependency; none where its policy permits none.
-    fn lease(&self, dependency: &DependencyId) -> Option<Arc<Leased>> {
-        if self.scope == Scope::Permitted {
-            self.policies.snapshot().resolve(dependency).ok().filter(|resolved| resolved.numbers.leases_permitted())?;
+    /// The lease of a dependency; none where its policy, as far as it is known here, permits none.
+    fn lease(&self, dependency: &DependencyId, resolved: Option<&Resolved>) -> Option<Arc<Leased>> {
+        if self.scope == Scope::Permitted && !resolved?.numbers.leases_permitted() {
+            return None;
         }
-        self.leasing.dependency(&Dependency::from(dependency.clone())).ok()
-    }
-
-    /// As far as it is known here: what others switch an agent learns with its leases.
-    fn retries_off(&self, dependency: &DependencyId) -> bool {
-        let resolved = self.policies.snapshot().resolve(dependency);
-        resolved.is_ok_and(|resolved| resolved.retries_off && !resolved.numbers.shadow)
+        let found = self.leasing.find(dependency);
+        found.or_else(|| self.leasing.dependency(&Dependency::from(dependency.clone())).ok())
     }
 
     async fn reserve(
@@ -88,24 +86,30 @@ impl<S: Store> WithLeases<S> {
         ask: Reserve,
         deadline: Instant,
     ) -> Result<Answered, StoreError> {
+        let snapshot = self.policies.snapshot();
+        let version = snapshot.version();
         if !ask.no_release
             && let Some(known) = self.records.find(ask.id, boot_time_ns())
         {
-            return Ok(self.answered(known.replayed()));
+            return Ok(answered(known.replayed(), version));
         }
-        let Some(leased) = self.lease(dependency) else {
+        let resolved = snapshot.resolve(dependency).ok();
+        drop(snapshot);
+        let Some(leased) = self.lease(dependency, resolved.as_deref()) else {
             return self.reserve_unleased(dependency, ask, deadline).await;
         };
-        // The kill switch holds at once, not only when the lease's rules are told anew.
-        let is_off = ask.attempt.is_retry() && self.retries_off(dependency);
+        // The kill switch holds at once, not only when the lease's rules are told anew. As far as it is known here: what
+        // others switch an agent learns with its leases.
+        let is_off =
+            ask.attempt.is_retry() && resolved.is_some_and(|resolved| resolved.retries_off && !resolved.numbers.shadow);
         if is_off && is_local(&ask) {
-            return Ok(self.answered(Answer::Denied(Denied::because(DenyReason::RetriesOff))));
+            return Ok(answered(Answer::Denied(Denied::because(DenyReason::RetriesOff)), version));
         }
         let local = LocalAsk { attempt: ask.attempt, priority: ask.priority, costs: &ask.costs };
         if is_local(&ask) && (ask.no_release || self.records.has_room(ask.id)) {
             match leased.reserve(&local) {
-                Local::Admitted(spent) => return Ok(self.admitted(&leased, &ask, spent, false)),
-                Local::Denied(denied) => return Ok(self.answered(Answer::Denied(denied))),
+                Local::Admitted(spent) => return Ok(self.admitted(&leased, &ask, spent, version)),
+                Local::Denied(denied) => return Ok(answered(Answer::Denied(denied), version)),
                 Local::Short => {}
             }
         }
@@ -118,7 +122,7 @@ impl<S: Store> WithLeases<S> {
                 Err(error.too_late())
             }
             Err(StoreError::Away(_) | StoreError::Lost(_)) => {
-                let refused = |denied| Answered { degraded: true, ..self.answered(Answer::Denied(denied)) };
+                let refused = |denied| Answered { degraded: true, ..answered(Answer::Denied(denied), version) };
                 if ask.operation.is_some() {
                     return Ok(refused(Denied::because(DenyReason::OperationStoreAway)));
                 }
@@ -126,7 +130,9 @@ impl<S: Store> WithLeases<S> {
                     return Ok(refused(Denied::because(DenyReason::RetriesOff)));
                 }
                 Ok(match leased.reserve_beyond(&local) {
-                    Local::Admitted(spent) => self.admitted(&leased, &ask, spent, true),
+                    Local::Admitted(spent) => {
+                        Answered { degraded: true, ..self.admitted(&leased, &ask, spent, version) }
+                    }
                     Local::Denied(denied) => refused(denied),
                     Local::Short => refused(Denied::because(DenyReason::Fallback)),
                 })
@@ -148,7 +154,7 @@ impl<S: Store> WithLeases<S> {
         self.inner.inner().step(dependency, Step::Reserve(ask), deadline).await
     }
 
-    fn admitted(&self, leased: &Arc<Leased>, ask: &Reserve, spent: Spent, degraded: bool) -> Answered {
+    fn admitted(&self, leased: &Arc<Leased>, ask: &Reserve, spent: Spent, version: PolicyVersion) -> Answered {
         let now_ns = boot_time_ns();
         let admitted = Admitted {
             start_after_ms: 0,
@@ -161,7 +167,7 @@ impl<S: Store> WithLeases<S> {
             let until_ns = now_ns.saturating_add(admitted.permit_ttl_ms.saturating_mul(NANOS_PER_MS));
             self.records.open(ask.id, Arc::clone(leased), spent, admitted, until_ns, now_ns);
         }
-        Answered { shadow: leased.is_shadow(), degraded, ..self.answered(Answer::Admitted(admitted)) }
+        Answered { shadow: leased.is_shadow(), ..answered(Answer::Admitted(admitted), version) }
     }
 
     async fn release(
@@ -183,7 +189,7 @@ impl<S: Store> WithLeases<S> {
                 ReleaseResult::Applied
             }
         };
-        Ok(self.answered(Answer::Released(result)))
+        Ok(answered(Answer::Released(result), self.policies.snapshot().version()))
     }
 
     /// A permit of a lease lives as long as the policy says: it is told what is left of that.
@@ -196,18 +202,21 @@ impl<S: Store> WithLeases<S> {
         let now_ns = boot_time_ns();
         match self.records.find(extend.id, now_ns) {
             None => self.inner.step(dependency, Step::Extend(extend), deadline).await,
-            Some(known) => Ok(self.answered(Answer::Extended(match known.left_ms {
-                Some(left_ms) => ExtendResult::Extended(left_ms),
-                None if known.expired => ExtendResult::Expired,
-                None => ExtendResult::AlreadyReleased,
-            }))),
+            Some(known) => {
+                let result = match known.left_ms {
+                    Some(left_ms) => ExtendResult::Extended(left_ms),
+                    None if known.expired => ExtendResult::Expired,
+                    None => ExtendResult::AlreadyReleased,
+                };
+                Ok(answered(Answer::Extended(result), self.policies.snapshot().version()))
+            }
         }
     }
+}
 
-    fn answered(&self, answer: Answer) -> Answered {
-        let version = self.policies.snapshot().version();
-        Answered { answer, version, shadow: false, degraded: false, leased: true }
-    }
+/// What is decided here.
+const fn answered(answer: Answer, version: PolicyVersion) -> Answered {
+    Answered { answer, version, shadow: false, degraded: false, leased: true }
 }
 
 impl<S: Store> Store for WithLeases<S> {

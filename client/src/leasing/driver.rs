@@ -41,7 +41,12 @@ pub(super) struct Driver<C> {
     coordinator: Arc<C>,
     shared: Arc<Shared>,
     commands: mpsc::Receiver<Command>,
+<<<<<<< HEAD
     pub(super) machines: HashMap<DependencyId, Machine>,
+=======
+    /// Boxed, since a map has room for up to twice as many as it holds.
+    machines: HashMap<DependencyId, Box<Machine>>,
+>>>>>>> h-leases
     /// When each wants to be polled.
     pub(super) due: BTreeSet<(i64, DependencyId)>,
     leaving: Vec<oneshot::Sender<()>>,
@@ -123,7 +128,8 @@ impl<C: Coordinator> Driver<C> {
         for (holder, leased) in std::mem::take(&mut *lock(&self.shared.new)) {
             let id = leased.dependency().id().clone();
             self.due.insert((now_ns, id.clone()));
-            self.machines.insert(id, Machine { holder, leased, due_ns: now_ns, idle: Idle::since(now_ns) });
+            let machine = Machine { holder, leased, due_ns: now_ns, idle: Idle::since(now_ns) };
+            self.machines.insert(id, Box::new(machine));
         }
     }
 
@@ -218,7 +224,7 @@ impl<C: Coordinator> Driver<C> {
 
     fn tell_left(&mut self) {
         let now_ns = boot_time_ns();
-        let gone = |machine: &Machine| matches!(machine.holder.state(now_ns), State::Left | State::Fenced);
+        let gone = |machine: &Box<Machine>| matches!(machine.holder.state(now_ns), State::Left | State::Fenced);
         if !self.leaving.is_empty() && self.machines.values().all(gone) {
             for done in self.leaving.drain(..) {
                 let _ = done.send(());

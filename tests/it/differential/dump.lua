@@ -104,10 +104,12 @@ local function amounts(a)
   end
   return text
 end
-local function asked(list, from)
+local function asked(packed, p)
   local all = {}
-  for i = from, #list, 2 do
-    all[#all + 1] = string.format('(UnitId(%.0f), %.0f)', list[i], list[i + 1])
+  while p <= #packed do
+    local unit, amount
+    unit, amount, p = struct.unpack(ASKED_FORMAT, packed, p)
+    all[#all + 1] = string.format('(UnitId(%.0f), %.0f)', unit, amount)
   end
   return '[' .. table.concat(all, ', ') .. ']'
 end
@@ -149,7 +151,7 @@ for i = 1, #all, 2 do
     for _, life in ipairs(r.lives) do
       local counters = {}
       for j = 1, 10 do
-        counters[j] = string.format('%.0f', life.usage[j])
+        counters[j] = string.format('%.0f', (struct.unpack('>i7', life.report, 7 * j - 6)))
       end
       local falls = {}
       for j = 1, #life.lingering, 2 do
@@ -158,14 +160,15 @@ for i = 1, #all, 2 do
       line('lease life %s %s %.0f %.0f %.0f slots %.0f [%s] charge %s usage [%s] %s measured %.0f %.0f %s', holder,
         hex(life.incarnation), life.sequence, life.nonce, life.answered, life.slots,
         table.concat(falls, ', '), amounts(life.charge), table.concat(counters, ', '),
-        asked(life.usage, REPORT_UNITS), life.measured_ms, life.measured[1], asked(life.measured, 2))
+        asked(life.report, REPORT_BYTES + 1), life.measured_ms, struct.unpack('>i7', life.measured), asked(life.measured, 9))
       for _, g in ipairs(life.grants) do
         local curve = {}
         for j = 1, #g.curve, 2 do
           curve[#curve + 1] = string.format('(%.0f, %.0f)', g.curve[j], g.curve[j + 1])
         end
+        local _, moved_at = unpack_amounts(g.said, 1)
         line('lease grant %s %s %.0f %.0f value %s moved %s curve [%s] ttl %.0f', holder, hex(life.incarnation), g.generation,
-          g.granted, amounts(g.value), amounts(g.moved), table.concat(curve, ', '), g.ttl)
+          g.granted, amounts(g.value), amounts((unpack_amounts(g.said, moved_at))), table.concat(curve, ', '), g.ttl)
       end
     end
   end

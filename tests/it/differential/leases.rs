@@ -37,6 +37,8 @@ use super::{
 const WORLDS: usize = 24;
 /// Calls after which a world is replaced by a new one.
 const CALLS_PER_WORLD: usize = 500;
+/// Most asks of one call here.
+const ASKS: u64 = 9;
 /// Each kind of answer must be seen this often per million calls.
 const SEEN_MIN_PER_MILLION: u64 = 1_000;
 
@@ -53,7 +55,7 @@ enum Fate {
 #[derive(Clone, Debug)]
 enum Deed {
     Steps(Vec<Step>),
-    Sync(Box<SyncAsk>),
+    Syncs(Vec<SyncAsk>),
     Beat,
     Revoke(HolderId),
 }
@@ -179,7 +181,8 @@ impl World {
             0..45 => {
                 let epoch = self.model.as_ref().map_or(Epoch::default(), Ledger::epoch);
                 let now_ms = self.clock_ms;
-                Deed::Sync(Box::new(self.callers.ask(&mut self.source, numbers, epoch, now_ms)))
+                let len = if self.source.chance(50) { 1 } else { 2 + self.source.rng.below(ASKS - 1) };
+                Deed::Syncs((0..len).map(|_| self.callers.ask(&mut self.source, numbers, epoch, now_ms)).collect())
             }
             45..50 => Deed::Beat,
             50 => Deed::Revoke(self.callers.name()),
@@ -256,11 +259,13 @@ impl World {
             match &call.deed {
                 Deed::Beat => return done(Vec::new(), AlsoAnswer::Nothing),
                 Deed::Revoke(_) => return done(Vec::new(), AlsoAnswer::Revoked(false)),
-                Deed::Sync(_) if call.numbers.lease.is_none() => {
+                Deed::Syncs(asks) if call.numbers.lease.is_none() => {
                     let answer = SyncAnswer::NotLeased(NotLeased::NotPermitted);
-                    return done(Vec::new(), AlsoAnswer::Sync(answer));
+                    return done(Vec::new(), AlsoAnswer::Syncs(vec![Some(answer); asks.len()]));
                 }
-                Deed::Sync(ask) if ask.leave => return done(Vec::new(), AlsoAnswer::Sync(SyncAnswer::Left)),
+                Deed::Syncs(asks) if asks.iter().all(|ask| ask.leave) => {
+                    return done(Vec::new(), AlsoAnswer::Syncs(vec![Some(SyncAnswer::Left); asks.len()]));
+                }
                 Deed::Steps(steps) if !steps.iter().any(|step| matches!(step, Step::Reserve(_))) => {
                     let unknown = |step: &Step| match step {
                         Step::Extend(_) => Some(Answer::Extended(ExtendResult::Unknown)),
@@ -268,9 +273,10 @@ impl World {
                     };
                     return done(steps.iter().map(unknown).collect(), AlsoAnswer::Nothing);
                 }
-                Deed::Sync(_) | Deed::Steps(_) => {}
+                Deed::Syncs(_) | Deed::Steps(_) => {}
             }
         }
+        let mut absent = self.model.is_none();
         let model = self
             .model
             .get_or_insert_with(|| Ledger::new(call.version, Arc::clone(&call.numbers), Start::Empty, call.now_ms));
@@ -281,10 +287,16 @@ impl World {
         match &call.deed {
             Deed::Beat => {}
             Deed::Revoke(holder) => also = AlsoAnswer::Revoked(model.revoke(holder)),
-            Deed::Sync(ask) => {
-                let answer = model.sync(ask, &call.ground);
-                self.callers.answered(ask, &answer, call.now_ms);
-                also = AlsoAnswer::Sync(answer);
+            Deed::Syncs(asks) => {
+                let mut said = Vec::with_capacity(asks.len());
+                for ask in asks {
+                    // Who goes begins nothing.
+                    absent &= ask.leave;
+                    let answer = if absent { SyncAnswer::Left } else { model.sync(ask, &call.ground) };
+                    self.callers.answered(ask, &answer, call.now_ms);
+                    said.push(Some(answer));
+                }
+                also = AlsoAnswer::Syncs(said);
             }
             Deed::Steps(steps) => {
                 let away = model.direct_wait_ms() > 0;

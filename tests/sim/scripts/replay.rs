@@ -9,7 +9,7 @@ use budgetd::store::redis::{
     scripts::{By, LEND, Script},
 };
 use deadpool_redis::redis::{self, Connection, Pipeline, Value, cmd};
-use shipped::{decision::Step, ids::DependencyId};
+use shipped::{decision::Step, ids::DependencyId, lease::SyncAsk};
 
 use crate::{
     store::Said,
@@ -38,6 +38,8 @@ const STATES: u64 = 8;
 pub(crate) struct Done {
     pub calls: u64,
     pub states: u64,
+    /// Asks that shared their call with others.
+    pub together: u64,
 }
 
 // === impl Replay ===
@@ -103,6 +105,11 @@ impl Replay {
                 };
                 called.compare(replies.next().unwrap()).map_err(context)?;
                 done.calls += 1;
+                if let Asked::Syncs(asks) = &called.asked
+                    && asks.len() > 1
+                {
+                    done.together += asks.len() as u64;
+                }
                 if with_state.next().unwrap() {
                     called.compare_state(replies.next().unwrap()).map_err(context)?;
                     done.states += 1;
@@ -182,10 +189,14 @@ impl Called {
         if let Asked::Step(step) = &self.asked { slice::from_ref(&**step) } else { &[] }
     }
 
-    fn also(&self) -> Also<'_> {
+    fn asks(&self) -> Vec<&SyncAsk> {
+        if let Asked::Syncs(asks) = &self.asked { asks.iter().collect() } else { Vec::new() }
+    }
+
+    fn also<'a>(&'a self, asks: &'a [&'a SyncAsk]) -> Also<'a> {
         match &self.asked {
             Asked::Nothing | Asked::Step(_) => Also::Nothing,
-            Asked::Sync(ask) => Also::Sync(ask),
+            Asked::Syncs(_) => Also::Syncs(asks),
             Asked::Revoke(holder) => Also::Revoke(holder),
         }
     }
@@ -196,12 +207,16 @@ impl Called {
         let terms = pack_terms(&self.numbers);
         let apply = Apply { keys, now_ms: &now_ms, version: self.version, force: self.force, numbers: &numbers };
         let lend = Lend { apply, terms: &terms, ground: &self.ground };
-        pipeline.add_command(lend.command(By::Digest, self.steps().iter().map(|step| (step, 0)), self.also()));
+        pipeline.add_command(lend.command(
+            By::Digest,
+            self.steps().iter().map(|step| (step, 0)),
+            self.also(&self.asks()),
+        ));
     }
 
     fn compare(&self, reply: Value) -> Result<(), String> {
         let text = format!("{reply:?}");
-        let lent = read_lend_reply(reply, self.version, &self.numbers, self.steps().iter(), self.also())
+        let lent = read_lend_reply(reply, self.version, &self.numbers, self.steps().iter(), self.also(&self.asks()))
             .map_err(|error| format!("{error}: {text}"))?;
         // Two builds of one crate have types of their own; what they show of themselves is the same.
         let (shown, expected) = match (&lent, &self.expected) {
@@ -219,11 +234,17 @@ impl Called {
                     quiet_ms: _,
                     also: o,
                 } = &**lent;
-                let said = match said {
-                    Said::Nothing => "[] Nothing".to_owned(),
-                    Said::Stepped(answer) => format!("[{answer:?}] Nothing"),
-                    Said::Synced(answer) => format!("[] Sync({answer:?})"),
-                    Said::Revoked(known) => format!("[] Revoked({known})"),
+                let said = match &said[..] {
+                    [Said::Nothing] => "[] Nothing".to_owned(),
+                    [Said::Stepped(answer)] => format!("[{answer:?}] Nothing"),
+                    [Said::Revoked(known)] => format!("[] Revoked({known})"),
+                    answers => {
+                        let answer = |said: &Said| {
+                            let Said::Synced(answer) = said else { panic!("{said:?} is no answer to an ask") };
+                            format!("Some({answer:?})")
+                        };
+                        format!("[] Syncs([{}])", answers.iter().map(answer).collect::<Vec<_>>().join(", "))
+                    }
                 };
                 (format!("{a:?} {o:?} {e:?} {h} {n}"), format!("{said} {epoch:?} {holders} {needs_beats}"))
             }

@@ -3,6 +3,7 @@
 use std::{cell::RefCell, collections::HashSet, mem, rc::Rc, sync::Arc};
 
 use budget::{decision::Stale, lease::Epoch, ledger::Ledger, policy};
+use budgetd::store::redis::codec::ASKS_MAX;
 use shipped::{
     decision::Step,
     ids::PolicyVersion,
@@ -21,6 +22,8 @@ use crate::{
 /// left.
 const RESERVES_IN_MS: (i64, i64) = (100, 2_700);
 const WHOLE_MS_MAX: i64 = 60_000;
+/// In every second schedule asks of holders come together, so that one call answers several.
+const ASKS_APART_MS: i64 = 250;
 
 /// One of the things that happen to a state.
 #[derive(Debug)]
@@ -50,7 +53,7 @@ pub(crate) struct Called {
 #[derive(Debug)]
 pub(crate) enum Asked {
     Nothing,
-    Sync(Box<SyncAsk>),
+    Syncs(Vec<SyncAsk>),
     Step(Box<Step>),
     Revoke(HolderId),
 }
@@ -59,7 +62,7 @@ pub(crate) enum Asked {
 #[derive(Debug)]
 pub(crate) enum Expected {
     Stale(Stale),
-    Said { said: Said, epoch: Epoch, holders: i64, needs_beats: bool },
+    Said { said: Vec<Said>, epoch: Epoch, holders: i64, needs_beats: bool },
 }
 
 #[derive(Default)]
@@ -76,7 +79,8 @@ struct Scribe(Rc<RefCell<Written>>);
 pub(crate) fn of(seed: u64, scenario: Scenario) -> Vec<Entry> {
     let scribe = Scribe::default();
     let reserves_in = (scenario.duration_ms > WHOLE_MS_MAX).then_some(RESERVES_IN_MS);
-    let scenario = Scenario { reserves_in, ..scenario };
+    let asks_apart_ms = seed.is_multiple_of(2).then_some(ASKS_APART_MS);
+    let scenario = Scenario { reserves_in, asks_apart_ms, ..scenario };
     let mut world = World::new(seed, Rc::new(scenario));
     world.coordinators.witness = Some(Box::new(scribe.clone()));
     world.run();
@@ -85,6 +89,36 @@ pub(crate) fn of(seed: u64, scenario: Scenario) -> Vec<Entry> {
         entries.iter().filter_map(|entry| if let Entry::Begun { copy, .. } = entry { *copy } else { None }).collect();
     entries.retain(|entry| !matches!(entry, Entry::Copied { copy, .. } if !needed.contains(copy)));
     entries
+}
+
+// === impl Called ===
+
+impl Called {
+    /// Whether the asks of the next call might have come with this one: at the same moment, on a ledger to which nothing
+    /// happened between them but what the first did.
+    fn may_answer(&self, next: &Self) -> bool {
+        let (Expected::Said { epoch, .. }, Expected::Said { epoch: of_next, .. }) = (&self.expected, &next.expected)
+        else {
+            return false;
+        };
+        let (Asked::Syncs(asks), Asked::Syncs(_)) = (&self.asked, &next.asked) else { return false };
+        asks.len() < ASKS_MAX
+            && epoch == of_next
+            && (self.master, self.version, self.force, self.clock_ms)
+                == (next.master, next.version, next.force, next.clock_ms)
+            && Arc::ptr_eq(&self.numbers, &next.numbers)
+    }
+
+    fn answer_too(&mut self, next: Self) {
+        if let (Asked::Syncs(asks), Asked::Syncs(more)) = (&mut self.asked, next.asked) {
+            asks.extend(more);
+        }
+        let before = std::mem::replace(&mut self.expected, next.expected);
+        if let (Expected::Said { said: first, .. }, Expected::Said { said, .. }) = (before, &mut self.expected) {
+            said.splice(..0, first);
+        }
+        self.state = next.state;
+    }
 }
 
 // === impl Scribe ===
@@ -109,14 +143,14 @@ impl Witness for Scribe {
     fn called(&mut self, call: &Call<'_>, said: Result<&Said, Stale>, ledger: Option<&Ledger>) {
         let asked = match call.deed {
             Deed::Look | Deed::Beat => Asked::Nothing,
-            Deed::Sync(ask) => Asked::Sync(Box::new(convert::ask(ask))),
+            Deed::Sync(ask) => Asked::Syncs(vec![convert::ask(ask)]),
             Deed::Step(step) => Asked::Step(Box::new(convert::step(step))),
             Deed::Revoke(holder) => Asked::Revoke(convert::holder(holder)),
         };
         let expected = match said {
             Err(stale) => Expected::Stale(stale),
             Ok(said) => Expected::Said {
-                said: said.clone(),
+                said: vec![said.clone()],
                 epoch: ledger.map_or_else(Epoch::default, Ledger::epoch),
                 holders: ledger.map_or(0, Ledger::holders),
                 needs_beats: ledger.is_some_and(Ledger::needs_beats),
@@ -133,7 +167,12 @@ impl Witness for Scribe {
             expected,
             state: ledger.map_or_else(|| vec!["absent".to_owned()], Ledger::dump),
         };
-        self.write(Entry::Called(Box::new(called)));
+        let Self(written) = self;
+        let entries = &mut written.borrow_mut().entries;
+        match entries.last_mut() {
+            Some(Entry::Called(before)) if before.may_answer(&called) => before.answer_too(called),
+            Some(_) | None => entries.push(Entry::Called(Box::new(called))),
+        }
     }
 
     fn copied(&mut self, master: usize, copy: u64) {

@@ -27,7 +27,7 @@ use super::{
 pub use group::{Group, LEDGERS_MAX, Member, split_reply};
 use items::Items;
 pub(super) use lease::read_holders;
-pub use lease::{Also, AlsoAnswer, Lend, LendReply, Lent, pack_terms, read_lend_reply};
+pub use lease::{ASKS_MAX, Also, AlsoAnswer, Lend, LendReply, Lent, pack_terms, read_lend_reply};
 
 /// Most steps of one call.
 pub const STEPS_MAX: usize = 256;

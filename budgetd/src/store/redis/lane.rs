@@ -5,10 +5,11 @@
 //! round is bounded: an entry is sent again at most once for each reason there is (script forgotten, policies stale,
 //! connection gone), and only if it was certainly not applied or carries an id that makes a second application harmless.
 
+mod groups;
 mod round;
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashSet, VecDeque},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -19,24 +20,34 @@ use std::{
 use budget::{
     decision::Step,
     ids::{DependencyId, PolicyVersion},
-    lease::Ground,
+    lease::{Ground, SyncAsk},
 };
 use deadpool_redis::redis::Cmd;
 
 use super::{
     census::{Book, Entry, SWEEP_EVERY},
-    codec::{Also, Apply, Group, LEDGERS_MAX, Lend, Member, STEPS_MAX, reservation_of},
+    codec::{ASKS_MAX, Also, Apply, Group, LEDGERS_MAX, Lend, Member, STEPS_MAX, reservation_of},
     lenders::Lenders,
     queue::{Queue, Waiting, Work},
     scripts::By,
     topology::{Link, Redis},
 };
-use crate::{clock::Clock, policies::Policies, store::StoreError};
+use crate::{
+    clock::Clock,
+    policies::{Policies, Snapshot},
+    store::StoreError,
+};
+use groups::Groups;
 
 /// Most dependencies of one pipeline.
 const DEPENDENCIES_PER_ROUND: usize = 128;
 /// Most steps of one pipeline, give or take one call: keeps a round well below the response time-out.
 const STEPS_PER_ROUND: usize = 1024;
+/// Most asks of holders of one pipeline: each takes the server as long as a few steps.
+const ASKS_PER_ROUND: usize = 512;
+/// Asks are sent no sooner after others: those of one dependency share a call, in which what is lent is read and written
+/// once. Nobody waits for a renewal, and a lone one is sent at once.
+const ASKS_APART: Duration = Duration::from_millis(20);
 /// After a round with more steps than this the lane lets others run before it sends, as long as steps keep coming.
 const BUSY_FROM: usize = 8;
 /// How often it does so at most.
@@ -53,10 +64,12 @@ pub(super) struct Lane {
     book: Book,
     /// Kept from round to round while there is work.
     link: Option<Link>,
-    /// What waits, by dependency.
-    groups: HashMap<DependencyId, VecDeque<Waiting>>,
-    /// Dependencies with waiting steps, the one to be served next in front.
-    order: VecDeque<DependencyId>,
+    /// Everything that waits but for asks of holders.
+    steps: Groups,
+    /// Those.
+    asks: Groups,
+    /// When asks may be sent again.
+    asks_from: Instant,
     last_round: usize,
     /// These policies were found stale, and reading them again did not help; asked again only after a while.
     no_newer: Option<(PolicyVersion, Instant)>,
@@ -79,7 +92,19 @@ struct Call {
     waiting: Vec<Waiting>,
 }
 
+/// What is sent in one round, while it is chosen.
+struct Chosen {
+    /// Whether the server is to be called at all.
+    up: Result<(), StoreError>,
+    now: Instant,
+    calls: Vec<Call>,
+    /// How much has left the queue, and how much of that nobody waits for any more.
+    left: usize,
+    skipped: usize,
+}
+
 /// What of a group goes into one call.
+#[derive(Default)]
 struct Batch {
     waiting: Vec<Waiting>,
     /// Steps that nobody waits for any more.
@@ -112,8 +137,9 @@ impl Lane {
             lenders,
             book,
             link: None,
-            groups: HashMap::new(),
-            order: VecDeque::new(),
+            steps: Groups::default(),
+            asks: Groups::default(),
+            asks_from: Clock::instant(),
             last_round: 0,
             no_newer: None,
             one_slot: false,
@@ -124,8 +150,11 @@ impl Lane {
     pub(super) async fn run(mut self) {
         let _closing = Closing(Arc::clone(&self.queue));
         loop {
-            if self.order.is_empty() {
+            if self.steps.is_empty() && self.asks.is_empty() {
                 self.wait().await;
+            } else if self.steps.is_empty() {
+                // Asks that are not yet due, unless something arrives that is.
+                drop(tokio::time::timeout_at(self.asks_from.into(), self.queue.arrived()).await);
             }
             self.gather().await;
             self.last_round = self.round().await;
@@ -161,101 +190,148 @@ impl Lane {
         let arrivals = self.queue.take();
         let count = arrivals.len();
         for (dependency, waiting) in arrivals {
-            match self.groups.get_mut(&dependency) {
-                Some(group) => group.push_back(waiting),
-                None => {
-                    self.order.push_back(dependency.clone());
-                    self.groups.insert(dependency, VecDeque::from([waiting]));
-                }
-            }
+            let groups = if waiting.ask().is_some() { &mut self.asks } else { &mut self.steps };
+            groups.push(dependency, waiting);
         }
         count
     }
 
-    /// Chooses what is sent now: for each dependency in turn its oldest steps, as far as somebody still waits for them.
+    /// Chooses what is sent now: for each dependency in turn its oldest work, as far as somebody still waits for it.
     fn choose(&mut self, now: Instant) -> Vec<Call> {
         let snapshot = self.policies.snapshot();
-        let up = self.redis.admit();
-        let mut calls = Vec::with_capacity(self.order.len().min(DEPENDENCIES_PER_ROUND));
-        let (mut steps, mut left, mut skipped) = (0, 0, 0);
-        for _ in 0..self.order.len() {
-            if calls.len() >= DEPENDENCIES_PER_ROUND || steps >= STEPS_PER_ROUND {
-                break;
-            }
-            let Some(dependency) = self.order.pop_front() else { break };
-            let Some(group) = self.groups.get_mut(&dependency) else { continue };
-            // Work other than steps goes into calls of its own, many of them in one pipeline.
-            let mut apart = false;
-            loop {
-                let Batch { waiting, gone } = Batch::of(group, now);
-                left += waiting.len() + gone;
-                skipped += gone;
-                let other_work =
-                    [waiting.first(), group.front()].into_iter().flatten().any(|waiting| waiting.step().is_none());
-                if !waiting.is_empty() {
-                    let entry = up.clone().and_then(|()| {
-                        self.book.look_up(&dependency, &snapshot, now).map_err(StoreError::UnknownDependency)
-                    });
-                    match entry {
-                        Ok(entry) => {
-                            steps += waiting.len();
-                            calls.push(Call { apart, ..Call::new(dependency.clone(), entry, waiting) });
-                            apart = true;
-                        }
-                        Err(error) => answer_all(waiting, &error),
-                    }
-                }
-                if !other_work || group.is_empty() || calls.len() >= DEPENDENCIES_PER_ROUND {
-                    break;
-                }
-            }
-            if group.is_empty() {
-                self.groups.remove(&dependency);
-            } else {
-                self.order.push_back(dependency);
-            }
+        let mut chosen = Chosen { up: self.redis.admit(), now, calls: Vec::new(), left: 0, skipped: 0 };
+        if now >= self.asks_from {
+            self.choose_asks(&snapshot, &mut chosen);
         }
+        self.choose_steps(&snapshot, &mut chosen);
+        let Chosen { calls, left, skipped, .. } = chosen;
         self.queue.left(left);
         self.redis.metrics().queue_depth.fetch_sub(u64::try_from(left).unwrap_or(0), Relaxed);
         count(&self.redis.metrics().steps_skipped, skipped);
         calls
+    }
+
+    fn choose_asks(&mut self, snapshot: &Snapshot, chosen: &mut Chosen) {
+        let (asks, book) = (&mut self.asks, &mut self.book);
+        let (mut calls, mut most) = (0, ASKS_PER_ROUND);
+        while most > 0 && calls < DEPENDENCIES_PER_ROUND {
+            let served = asks.serve(|dependency, group| {
+                let mut batch = Batch::default();
+                let taken = group.len().min(ASKS_MAX).min(most);
+                for ask in group.drain(..taken) {
+                    batch.claim(ask, chosen.now);
+                }
+                chosen.call(dependency, batch, false, |now| book.look_up(dependency, snapshot, now));
+                taken
+            });
+            let Some(taken) = served else { break };
+            most -= taken;
+            calls += 1;
+        }
+        if calls > 0 && asks.is_empty() {
+            self.asks_from = chosen.now + ASKS_APART;
+        }
+    }
+
+    fn choose_steps(&mut self, snapshot: &Snapshot, chosen: &mut Chosen) {
+        let (steps, book) = (&mut self.steps, &mut self.book);
+        let (before, mut sent) = (chosen.calls.len(), 0);
+        for _ in 0..steps.len() {
+            let calls_max = before.saturating_add(DEPENDENCIES_PER_ROUND);
+            if chosen.calls.len() >= calls_max || sent >= STEPS_PER_ROUND {
+                break;
+            }
+            steps.serve(|dependency, group| {
+                // Work other than steps goes into calls of its own, many of them in one pipeline.
+                let mut apart = false;
+                loop {
+                    let batch = Batch::of(group, chosen.now);
+                    let other_work =
+                        [batch.waiting.first(), group.front()].into_iter().flatten().any(|next| next.step().is_none());
+                    let count = batch.waiting.len();
+                    if chosen.call(dependency, batch, apart, |now| book.look_up(dependency, snapshot, now)) {
+                        sent += count;
+                        apart = true;
+                    }
+                    if !other_work || group.is_empty() || chosen.calls.len() >= calls_max {
+                        break;
+                    }
+                }
+            });
+        }
+    }
+}
+
+// === impl Chosen ===
+
+impl Chosen {
+    /// Makes a call of a batch, whose entry `look_up` finds. False if there is none.
+    fn call(
+        &mut self,
+        dependency: &DependencyId,
+        batch: Batch,
+        apart: bool,
+        look_up: impl FnOnce(Instant) -> Result<Entry, String>,
+    ) -> bool {
+        let Batch { waiting, gone } = batch;
+        self.left += waiting.len() + gone;
+        self.skipped += gone;
+        if waiting.is_empty() {
+            return false;
+        }
+        let entry = self.up.clone().and_then(|()| look_up(self.now).map_err(StoreError::UnknownDependency));
+        match entry {
+            Ok(entry) => {
+                self.calls.push(Call { apart, ..Call::new(dependency.clone(), entry, waiting) });
+                true
+            }
+            Err(error) => {
+                answer_all(waiting, &error);
+                false
+            }
+        }
     }
 }
 
 // === impl Batch ===
 
 impl Batch {
+    /// Takes one piece of work, if somebody still waits for it.
+    fn claim(&mut self, next: Waiting, now: Instant) {
+        match next.claim(now) {
+            Some(claimed) => self.waiting.push(claimed),
+            None => self.gone += 1,
+        }
+    }
+
     /// Takes the oldest steps of a group, each of another reservation: a script looks each up once. The others stay, and
     /// what comes behind other work. Or takes that, if it is the oldest.
     fn of(group: &mut VecDeque<Waiting>, now: Instant) -> Self {
         let most = group.len().min(STEPS_MAX);
         // Most are alone.
-        if most <= 1 {
-            let waiting: Vec<Waiting> = group.pop_front().and_then(|next| next.claim(now)).into_iter().collect();
-            return Self { gone: most - waiting.len(), waiting };
-        }
         let mut batch = Self { waiting: Vec::with_capacity(most), gone: 0 };
+        if most <= 1 {
+            if let Some(next) = group.pop_front() {
+                batch.claim(next, now);
+            }
+            return batch;
+        }
         let (mut ids, mut later) = (HashSet::with_capacity(most), Vec::new());
         while batch.waiting.len() < STEPS_MAX
             && let Some(next) = group.pop_front()
         {
             let Some(step) = next.step() else {
                 if batch.waiting.is_empty() && later.is_empty() {
-                    match next.claim(now) {
-                        Some(claimed) => batch.waiting.push(claimed),
-                        None => batch.gone += 1,
-                    }
+                    batch.claim(next, now);
                 } else {
                     later.push(next);
                 }
                 break;
             };
-            if !ids.insert(reservation_of(step)) {
-                later.push(next);
-            } else if let Some(claimed) = next.claim(now) {
-                batch.waiting.push(claimed);
+            if ids.insert(reservation_of(step)) {
+                batch.claim(next, now);
             } else {
-                batch.gone += 1;
+                later.push(next);
             }
         }
         for next in later.into_iter().rev() {
@@ -273,10 +349,15 @@ impl Call {
         Self { dependency, entry, force: false, lends, ground: Ground::default(), apart: false, waiting }
     }
 
-    /// What it does beside steps.
-    fn also(&self) -> Also<'_> {
+    /// The asks of holders that it carries.
+    fn asks(&self) -> Vec<&SyncAsk> {
+        self.waiting.iter().filter_map(Waiting::ask).collect()
+    }
+
+    /// What it does beside steps, with what [`Self::asks`] gave.
+    fn also<'a>(&'a self, asks: &'a [&'a SyncAsk]) -> Also<'a> {
         match self.waiting.first().map(|waiting| &waiting.work) {
-            Some(Work::Sync(ask)) => Also::Sync(ask),
+            Some(Work::Sync(_)) => Also::Syncs(asks),
             Some(Work::Revoke(holder)) => Also::Revoke(holder),
             Some(Work::Step(_) | Work::Beat) | None => Also::Nothing,
         }
@@ -322,7 +403,7 @@ impl Call {
             let apply = Apply { keys, now_ms, version, force, numbers };
             let steps: Vec<_> = first.steps(now).collect();
             let lend = Lend { apply, terms: &first.entry.terms, ground: &first.ground };
-            return lend.command(by, steps.iter().copied(), first.also());
+            return lend.command(by, steps.iter().copied(), first.also(&first.asks()));
         }
         let members: Vec<_> = calls
             .iter()

@@ -33,7 +33,7 @@ pub(super) type Outcome = Result<Done, StoreError>;
 pub(super) enum Work {
     /// Shares a call with other steps.
     Step(Step),
-    /// A holder tells and asks.
+    /// A holder tells and asks. Shares a call with other asks.
     Sync(Box<SyncAsk>),
     /// An operator takes a holder's lease away.
     Revoke(HolderId),
@@ -92,6 +92,11 @@ impl Waiting {
     /// The step that this is.
     pub(super) const fn step(&self) -> Option<&Step> {
         if let Work::Step(step) = &self.work { Some(step) } else { None }
+    }
+
+    /// The ask of a holder that this is.
+    pub(super) fn ask(&self) -> Option<&SyncAsk> {
+        if let Work::Sync(ask) = &self.work { Some(ask) } else { None }
     }
 
     /// Takes it for sending. False: the caller has gone, or its time is over; it has its answer.

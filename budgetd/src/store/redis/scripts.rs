@@ -31,7 +31,7 @@ pub static APPLY: LazyLock<Script> = LazyLock::new(|| {
 /// Applies a batch of steps to one ledger that lends or may begin to, takes heartbeats and answers a sync.
 pub static LEND: LazyLock<Script> = LazyLock::new(|| {
     Script::of(
-        parts!("bucket", "read", "ledger", "lending", "record", "lease", "advance", "sync", "apply"),
+        parts!("bucket", "read", "ledger", "lending", "record", "lease", "advance", "sync", "renewal", "apply"),
         &["leased"],
     )
 });

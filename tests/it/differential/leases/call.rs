@@ -1,6 +1,6 @@
 //! One call as it is sent, and its replies as they are judged.
 
-use budget::{decision::Step, ids::OperationId};
+use budget::{decision::Step, ids::OperationId, lease::SyncAsk};
 use budgetd::store::redis::{
     codec::{
         Also, Apply, Lend, LendReply, Lent, Reply, pack_numbers, pack_terms, read_lend_reply, read_reply, split_reply,
@@ -19,10 +19,14 @@ impl Call {
         if let Deed::Steps(steps) = &self.deed { steps } else { &[] }
     }
 
-    pub(super) fn also(&self) -> Also<'_> {
+    fn asks(&self) -> Vec<&SyncAsk> {
+        if let Deed::Syncs(asks) = &self.deed { asks.iter().collect() } else { Vec::new() }
+    }
+
+    fn also<'a>(&'a self, asks: &'a [&'a SyncAsk]) -> Also<'a> {
         match &self.deed {
             Deed::Steps(_) | Deed::Beat => Also::Nothing,
-            Deed::Sync(ask) => Also::Sync(ask),
+            Deed::Syncs(_) => Also::Syncs(asks),
             Deed::Revoke(holder) => Also::Revoke(holder),
         }
     }
@@ -61,7 +65,7 @@ impl Call {
         if !self.plain || self.lends {
             let terms = pack_terms(&self.numbers);
             let lend = Lend { apply, terms: &terms, ground: &self.ground };
-            pipeline.add_command(lend.command(By::Digest, steps, self.also()));
+            pipeline.add_command(lend.command(By::Digest, steps, self.also(&self.asks())));
         }
         usize::from(self.plain) + usize::from(!self.plain || self.lends)
     }
@@ -87,7 +91,8 @@ impl Call {
             return;
         }
         let reply = next();
-        let lent = read_lend_reply(reply.clone(), self.version, &self.numbers, self.steps().iter(), self.also())
+        let asks = self.asks();
+        let lent = read_lend_reply(reply.clone(), self.version, &self.numbers, self.steps().iter(), self.also(&asks))
             .unwrap_or_else(|error| panic!("{error}: {reply:?} in {}", context()));
         match (lent, expected) {
             (LendReply::Stale { version }, Expected::Stale(stale)) => assert_eq!(version, stale.ledger_version),

@@ -12,7 +12,19 @@ use super::{Call, Deed, Expected};
 pub(super) fn kinds(call: &Call, expected: &Expected, dump: &[String]) -> Vec<&'static str> {
     let Expected::Done { answers, also, .. } = expected else { return vec!["stale"] };
     let mut kinds = Vec::new();
-    if let AlsoAnswer::Sync(answer) = also {
+    let synced = if let AlsoAnswer::Syncs(answers) = also { &answers[..] } else { &[] };
+    if synced.len() > 1 {
+        kinds.push("asks together");
+        let epochs = synced.iter().flatten().filter_map(|answer| match answer {
+            SyncAnswer::Epoch(epoch) => Some(*epoch),
+            SyncAnswer::Granted(grant) => Some(grant.name.epoch),
+            _ => None,
+        });
+        if epochs.collect::<std::collections::BTreeSet<_>>().len() > 1 {
+            kinds.push("an epoch opened between asks");
+        }
+    }
+    for answer in synced.iter().flatten() {
         kinds.push(match answer {
             SyncAnswer::Granted(grant) if grant.position_ms > 0 => "granted again",
             SyncAnswer::Granted(grant) if grant.value.is_zero() => "granted nothing",
@@ -32,7 +44,7 @@ pub(super) fn kinds(call: &Call, expected: &Expected, dump: &[String]) -> Vec<&'
     match call.deed {
         Deed::Revoke(_) if *also == AlsoAnswer::Revoked(true) => kinds.push("revoked"),
         Deed::Beat => kinds.push("beat"),
-        Deed::Revoke(_) | Deed::Steps(_) | Deed::Sync(_) => {}
+        Deed::Revoke(_) | Deed::Steps(_) | Deed::Syncs(_) => {}
     }
     if answers.iter().any(Option::is_none) {
         kinds.push("away");
@@ -54,7 +66,8 @@ pub(super) fn kinds(call: &Call, expected: &Expected, dump: &[String]) -> Vec<&'
 }
 
 /// What must be seen.
-pub(super) const KINDS: [&str; 20] = [
+pub(super) const KINDS: [&str; 21] = [
+    "asks together",
     "granted again",
     "granted nothing",
     "granted with tokens",

@@ -19,8 +19,10 @@ use deadpool_redis::redis::{Cmd, Value};
 use super::{Apply, Defaults, Items, Packing, Unexpected};
 use crate::store::redis::scripts::{By, LEND};
 
-/// Longest packed value in a reply: amounts with the most units there can be.
-const PACKED_BYTES_MAX: usize = 8_192;
+/// Longest packed value in a reply: amounts with the most units there can be, twice, and a curve.
+const PACKED_BYTES_MAX: usize = 16_384;
+/// Most asks of one call.
+pub const ASKS_MAX: usize = 64;
 
 /// A call of the script for ledgers that lend, but for its steps.
 #[derive(Clone, Copy, Debug)]
@@ -38,8 +40,8 @@ pub struct Lend<'a> {
 pub enum Also<'a> {
     /// Nothing; with a heartbeat in its ground it is one.
     Nothing,
-    /// Answers a holder.
-    Sync(&'a SyncAsk),
+    /// Answers holders, one after the other: at most [`ASKS_MAX`].
+    Syncs(&'a [&'a SyncAsk]),
     /// Takes a holder's lease away.
     Revoke(&'a HolderId),
 }
@@ -82,8 +84,8 @@ pub struct Lent {
 pub enum AlsoAnswer {
     /// To nothing.
     Nothing,
-    /// To a sync.
-    Sync(SyncAnswer),
+    /// To each sync, in the order of the asks; none: what is kept of this holder cannot be read.
+    Syncs(Vec<Option<SyncAnswer>>),
     /// Whether there is such a holder.
     Revoked(bool),
 }
@@ -138,9 +140,13 @@ fn pack_ground(ground: &Ground, also: Also<'_>) -> Vec<u8> {
     packing.int::<7>(clock_ms);
     match also {
         Also::Nothing => packing.byte(0),
-        Also::Sync(ask) => {
+        Also::Syncs(asks) => {
+            debug_assert!(asks.len() <= ASKS_MAX, "{} asks", asks.len());
             packing.byte(1);
-            packing.ask(ask);
+            packing.count(asks.len());
+            for ask in asks {
+                packing.ask(ask);
+            }
         }
         Also::Revoke(holder) => {
             packing.byte(2);
@@ -191,7 +197,10 @@ impl Packing<'_> {
         }
     }
 
+    /// The length of all of it, then itself.
     fn ask(&mut self, ask: &SyncAsk) {
+        let from = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; 2]);
         self.text(ask.holder.as_str().as_bytes());
         self.bytes.extend_from_slice(&ask.incarnation.0);
         self.int::<7>(ask.sequence);
@@ -200,14 +209,19 @@ impl Packing<'_> {
         self.int::<4>(ask.weight);
         self.byte(ask.leave.into());
         self.byte(ask.lease.is_some().into());
+        let name = ask.lease.as_ref().map_or_else(LeaseName::default, |lease| lease.name);
+        self.epoch(name.epoch);
+        self.int::<7>(name.generation);
         self.usage(&ask.usage);
         self.usage(&ask.counted);
         if let Some(lease) = &ask.lease {
-            self.epoch(lease.name.epoch);
-            self.int::<7>(lease.name.generation);
             self.int::<7>(lease.position_ms);
             self.amounts(&lease.value);
             self.curve(&lease.curve.0);
+        }
+        let length = self.bytes.len().saturating_sub(from).saturating_sub(2);
+        if let Some((place, _)) = self.bytes.get_mut(from..).and_then(<[u8]>::split_first_chunk_mut) {
+            *place = u16::try_from(length).unwrap_or(u16::MAX).to_be_bytes();
         }
     }
 }
@@ -237,7 +251,7 @@ pub fn read_lend_reply<'a>(
     let (needs_beats, quiet_ms) = (beats > 0, beats.saturating_sub(1).max(0));
     let also = match also {
         Also::Nothing => AlsoAnswer::Nothing,
-        Also::Sync(_) => AlsoAnswer::Sync(items.sync_answer(epoch)?),
+        Also::Syncs(asks) => AlsoAnswer::Syncs(asks.iter().map(|_| items.sync_answer()).collect::<Result<_, _>>()?),
         Also::Revoke(_) => AlsoAnswer::Revoked(items.flag("whether there is such a holder")?),
     };
     items.end()?;
@@ -300,31 +314,8 @@ impl Items {
         })
     }
 
-    fn sync_answer(&mut self, epoch: Epoch) -> Result<SyncAnswer, Unexpected> {
-        Ok(match self.within("answer to a sync", 1, 8)? {
-            1 => SyncAnswer::Granted(Grant {
-                name: LeaseName { epoch, generation: self.amount("generation")? },
-                position_ms: self.amount("position")?,
-                value: self.packed("value", Packed::amounts)?,
-                moved: self.packed("moved", Packed::amounts)?,
-                curve: self.packed("curve", Packed::curve)?,
-            }),
-            2 => SyncAnswer::Epoch(epoch),
-            3 => SyncAnswer::Wait(self.amount("wait")?),
-            4 => SyncAnswer::Dead,
-            5 => SyncAnswer::Fenced,
-            6 => SyncAnswer::NotLeased(self.code("why there is no lease", |code| match code {
-                1 => Some(NotLeased::NotPermitted),
-                2 => Some(NotLeased::TooManyHolders),
-                _ => None,
-            })?),
-            7 => SyncAnswer::Invalid(self.code("what is invalid", |code| match code {
-                1 => Some(InvalidSync::UsageBackwards),
-                2 => Some(InvalidSync::UnknownGeneration),
-                _ => None,
-            })?),
-            _ => SyncAnswer::Left,
-        })
+    fn sync_answer(&mut self) -> Result<Option<SyncAnswer>, Unexpected> {
+        self.packed("answer to a sync", Packed::sync_answer)
     }
 
     fn packed<T>(&mut self, what: &'static str, read: impl Fn(&mut Packed) -> Option<T>) -> Result<T, Unexpected> {
@@ -347,6 +338,39 @@ impl Packed {
     fn amount<const N: usize>(&mut self) -> Option<i64> {
         let value = (0..N).try_fold(0_u64, |value, _| Some((value << 8) | u64::from(self.byte()?)))?;
         i64::try_from(value).ok().filter(|value| *value <= EXACT_MAX)
+    }
+
+    fn epoch(&mut self) -> Option<Epoch> {
+        Some(Epoch { number: self.amount::<7>()?, id: self.amount::<7>()? })
+    }
+
+    fn sync_answer(&mut self) -> Option<Option<SyncAnswer>> {
+        Some(Some(match self.byte()? {
+            1 => SyncAnswer::Granted(Grant {
+                name: LeaseName { epoch: self.epoch()?, generation: self.amount::<7>()? },
+                position_ms: self.amount::<7>()?,
+                value: self.amounts()?,
+                moved: self.amounts()?,
+                curve: self.curve()?,
+            }),
+            2 => SyncAnswer::Epoch(self.epoch()?),
+            3 => SyncAnswer::Wait(self.amount::<7>()?),
+            4 => SyncAnswer::Dead,
+            5 => SyncAnswer::Fenced,
+            6 => SyncAnswer::NotLeased(match self.byte()? {
+                1 => NotLeased::NotPermitted,
+                2 => NotLeased::TooManyHolders,
+                _ => return None,
+            }),
+            7 => SyncAnswer::Invalid(match self.byte()? {
+                1 => InvalidSync::UsageBackwards,
+                2 => InvalidSync::UnknownGeneration,
+                _ => return None,
+            }),
+            8 => SyncAnswer::Left,
+            9 => return Some(None),
+            _ => return None,
+        }))
     }
 
     fn amounts(&mut self) -> Option<Amounts> {

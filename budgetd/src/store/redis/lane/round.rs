@@ -257,7 +257,8 @@ impl Lane {
             let sent = &call.entry.resolved;
             let steps = call.waiting.iter().filter_map(Waiting::step);
             if call.lends {
-                match read_lend_reply(reply, sent.version, &sent.numbers, steps, call.also()) {
+                let read = read_lend_reply(reply, sent.version, &sent.numbers, steps, call.also(&call.asks()));
+                match read {
                     Ok(LendReply::Done(lent)) => {
                         self.lent(call, *lent);
                         return End::Answered;
@@ -292,7 +293,11 @@ impl Lane {
         let quiet_ms = needs_beats.then_some(quiet_ms);
         self.lenders.learned(&call.dependency, &call.ground, epoch, quiet_ms, Clock::instant());
         let mut answers = answers.into_iter();
-        let mut also = Some(also);
+        let (mut synced, revoked) = match also {
+            AlsoAnswer::Syncs(answers) => (answers.into_iter(), false),
+            AlsoAnswer::Revoked(known) => (Vec::new().into_iter(), known),
+            AlsoAnswer::Nothing => (Vec::new().into_iter(), false),
+        };
         for waiting in call.waiting {
             let outcome = match &waiting.work {
                 Work::Step(_) => match answers.next() {
@@ -301,13 +306,14 @@ impl Lane {
                         "its state was lost a moment ago, and whoever had it may still decide".to_owned(),
                     )),
                 },
-                Work::Sync(_) | Work::Revoke(_) | Work::Beat => match also.take() {
-                    Some(AlsoAnswer::Sync(answer)) => {
-                        Ok(Done::Sync(Box::new(Synced { answer, version, epoch, holders })))
+                Work::Sync(_) => match synced.next() {
+                    Some(Some(answer)) => Ok(Done::Sync(Box::new(Synced { answer, version, epoch, holders }))),
+                    Some(None) | None => {
+                        Err(StoreError::Corrupt("what is kept of this holder cannot be read".to_owned()))
                     }
-                    Some(AlsoAnswer::Revoked(known)) => Ok(Done::Revoked(known)),
-                    Some(AlsoAnswer::Nothing) | None => Ok(Done::Beaten),
                 },
+                Work::Revoke(_) => Ok(Done::Revoked(revoked)),
+                Work::Beat => Ok(Done::Beaten),
             };
             waiting.answer(outcome);
         }
