@@ -67,7 +67,7 @@ impl<S: Store> Core<S> {
             let snapshot = self.policies.snapshot();
             let resolved = snapshot.resolve(dependency).map_err(Status::not_found)?;
             self.decisions.count_sync(&snapshot, resolved.label_index, &reported, &answer);
-            self.sight.tell(dependency, holder, rules.version);
+            self.sight.tell(dependency, holder, rules.version, self.clock.monotonic_ms());
             return Ok((SyncAnswered { answer, rules }, units));
         }
         let synced = self.store.sync(dependency, ask, deadline).await;

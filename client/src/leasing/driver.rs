@@ -41,12 +41,8 @@ pub(super) struct Driver<C> {
     coordinator: Arc<C>,
     shared: Arc<Shared>,
     commands: mpsc::Receiver<Command>,
-<<<<<<< HEAD
-    pub(super) machines: HashMap<DependencyId, Machine>,
-=======
     /// Boxed, since a map has room for up to twice as many as it holds.
-    machines: HashMap<DependencyId, Box<Machine>>,
->>>>>>> h-leases
+    pub(super) machines: HashMap<DependencyId, Box<Machine>>,
     /// When each wants to be polled.
     pub(super) due: BTreeSet<(i64, DependencyId)>,
     leaving: Vec<oneshot::Sender<()>>,
