@@ -215,10 +215,10 @@ async fn push_metrics(exporter: MetricExporter, reader: Reader, every: Duration,
     turns.tick().await;
     let mut ending = std::pin::pin!(stop.begun());
     loop {
-        tokio::select! {
-            _ = turns.tick() => {}
-            () = &mut ending => {}
-        }
+        let is_last = tokio::select! {
+            _ = turns.tick() => false,
+            () = &mut ending => true,
+        };
         let reader = reader.clone();
         // Thousands of series take a while.
         let collected = spawn_blocking(move || {
@@ -231,7 +231,7 @@ async fn push_metrics(exporter: MetricExporter, reader: Reader, every: Duration,
             Err(error) => Err(error.to_string()),
         };
         exports.note(METRICS, sent);
-        if stop.has_begun() {
+        if is_last {
             return;
         }
     }

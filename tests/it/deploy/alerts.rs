@@ -82,7 +82,9 @@ fn all_alerts_are(expression: &str) -> Value {
 fn each_alert_has_unit_tests_that_notice_when_it_is_wrong() {
     let right = unit_tests(&rules());
     assert!(right.status.success(), "{}{}", right.stdout, right.stderr);
-    let [never, always] = ["vector(0) > 1", "vector(1)"].map(|wrong| {
+    // The label makes it wrong at the time to fire as well.
+    let always = r#"label_replace(vector(1), "wrong", "1", "", "")"#;
+    let [never, always] = ["vector(0) > 1", always].map(|wrong| {
         let finished = unit_tests(&all_alerts_are(wrong));
         assert!(!finished.status.success(), "{wrong}");
         finished.stdout + &finished.stderr
