@@ -15,7 +15,10 @@ mod replies;
 #[path = "../../fuzz/src/roles.rs"]
 mod roles;
 
-const TARGETS: [(&str, fn(&[u8])); 5] = [
+/// What a target does with its bytes.
+type Judge = fn(&[u8]);
+
+const TARGETS: [(&str, Judge); 5] = [
     ("messages", messages::judge),
     ("names", names::judge),
     ("policies", policies::judge),
