@@ -1,3 +1,4 @@
+//! Feeds the function of this name in `fuzz/src`.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| budget_fuzz::judge("messages", bytes));

@@ -96,7 +96,6 @@ async fn a_status_of_ten_thousand_dependencies_is_cheap_on_memory() {
     status_of_all("memory", "memory").await;
 }
 
-/// Seen to fail with a call of its own for each ledger.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_status_of_ten_thousand_dependencies_is_cheap_on_redis() {
     status_of_all(&RedisServer::start(Flavour::Redis7).unix_url(), "Redis").await;

@@ -143,7 +143,7 @@ impl Night {
     }
 }
 
-/// Seen to fail with rules that do not tell of the switch, and with a missing policy file taken for an empty one.
+/// Seen to fail with rules that do not tell of the switch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_night_of_operating_three_replicas_under_fifty_clients() {
     let _alone = alone().await;

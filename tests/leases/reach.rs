@@ -85,7 +85,7 @@ async fn bring(client: &Client) {
     .await;
 }
 
-/// Seen to fail with a replica that does not read the policies anew when the ledger knows newer ones.
+/// Seen to fail with rules that do not tell of the switch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_reaches_a_thousand_holders_with_their_next_sync() {
     let policy = policy_of(100_000, 50_000, 50_000);

@@ -97,7 +97,7 @@ async fn status(client: &Client) -> DependencyStatus {
     page.dependencies.into_iter().next().unwrap()
 }
 
-/// Seen to fail with balances that are set to the burst of a new policy, and with permits forgotten by a change.
+/// Seen to fail with balances that are set to the burst of a new policy.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a13_a_hundred_reloads_a_second_on_two_replicas_refill_and_lose_nothing() {
     let setting = Setting::with(On::Redis7, POLICY, REPLICAS, &[]);

@@ -40,12 +40,15 @@ pub struct Sight {
     /// By label.
     answered: Mutex<HashMap<Arc<str>, Ring<Tally>>>,
     /// Of ledgers that are looked at, fleet-wide, with what the dependencies' own sides have received.
-    ledgers: Mutex<HashMap<DependencyId, Ring<(Counters, Option<i64>)>>>,
+    ledgers: Mutex<HashMap<DependencyId, Ring<Both>>>,
     told: Mutex<Told>,
     streams: Arc<Semaphore>,
     /// Policies on trial.
     pub(super) trials: Arc<Trials>,
 }
+
+/// What a ledger counts, and what the dependency's own side has received, where it says so.
+type Both = (Counters, Option<i64>);
 
 /// What was counted by some moments, oldest first.
 #[derive(Debug)]
@@ -226,11 +229,7 @@ fn of_tally(length_ms: i64, tally: &Tally) -> pb::Window {
 }
 
 /// A ledger that has lost its state counts from 0: then the window shows nothing.
-fn of_counters(
-    length_ms: i64,
-    (now, received): &(Counters, Option<i64>),
-    (then, received_then): &(Counters, Option<i64>),
-) -> pb::Window {
+fn of_counters(length_ms: i64, (now, received): &Both, (then, received_then): &Both) -> pb::Window {
     let more = |now: i64, then: i64| u64::try_from(now.saturating_sub(then)).unwrap_or(0);
     let originals_admitted = more(now.originals_admitted, then.originals_admitted);
     let retries_admitted = more(now.retries_admitted, then.retries_admitted);

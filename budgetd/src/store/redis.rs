@@ -214,13 +214,15 @@ impl RedisStore {
         drop(link);
         let mut views = Vec::with_capacity(dependencies.len());
         for (dependency, reply) in dependencies.iter().zip(replies) {
-            views.push(match reply {
-                Value::ServerError(error) => match Refusal::of(&error) {
+            let view = if let Value::ServerError(error) = reply {
+                match Refusal::of(&error) {
                     Refusal::NoScript => self.ask_view(dependency).await,
                     Refusal::Failure(failure) => Err(failure),
-                },
-                value => codec::read_view(value).map_err(Failure::unexpected_reply),
-            });
+                }
+            } else {
+                codec::read_view(reply).map_err(Failure::unexpected_reply)
+            };
+            views.push(view);
         }
         Ok(views)
     }
@@ -233,10 +235,8 @@ impl RedisStore {
                 call.arg(keys.ledger()).arg(keys.received()).arg(attempts).arg(RECEIVED_MEMORY_MS);
             })
             .await?;
-        match reply {
-            Value::Int(counted @ (0 | 1)) => Ok(counted == 1),
-            _ => Err(Failure::unexpected_reply("neither counted nor not")),
-        }
+        let Value::Int(counted) = reply else { return Err(Failure::unexpected_reply("neither counted nor not")) };
+        Ok(counted == 1)
     }
 
     async fn ask_received(&self, dependencies: &[DependencyId]) -> Result<Vec<Option<i64>>, Failure> {

@@ -127,11 +127,12 @@ impl Ground {
 
 /// What the caller is told to be at fault.
 fn invalid(error: &Error) -> Invalid {
-    match error {
-        Error::InvalidArgument(text) if text.contains("unit") => Invalid::UnknownUnit(UnitId::of("money").unwrap()),
-        Error::InvalidArgument(text) if text.contains("expires_in_ms") => Invalid::ExpiresInTooLong,
-        Error::InvalidArgument(text) if text.contains("operation") => Invalid::OperationMismatch,
-        other => panic!("{other:?}"),
+    let Error::InvalidArgument(text) = error else { panic!("{error:?}") };
+    match text {
+        _ if text.contains("unit") => Invalid::UnknownUnit(UnitId::of("money").unwrap()),
+        _ if text.contains("expires_in_ms") => Invalid::ExpiresInTooLong,
+        _ if text.contains("operation") => Invalid::OperationMismatch,
+        other => panic!("{other}"),
     }
 }
 

@@ -7,7 +7,6 @@ use budget_tests::security::run_secured;
 /// More than they ever take.
 const BOUND: Duration = Duration::from_secs(300);
 
-/// Seen to fail with one of the files of TLS not handed to the daemons.
 #[test]
 fn the_suite_holds_with_tls_and_roles() {
     run_secured(
