@@ -87,8 +87,21 @@ pub(super) async fn run(args: &Args, out: &mut impl Write) -> Result<Verdict, Fa
     for Finding { what, help, .. } in &findings {
         writeln!(out, "\n- {what}\n  What helps: {help}")?;
     }
+    if !findings.is_empty() {
+        writeln!(out, "\n{}", how_to_change(id, &view))?;
+    }
     writeln!(out, "\n{}", bound.trim_end())?;
     Ok(Verdict::Yes)
+}
+
+/// The commands that change what the dependency runs under.
+fn how_to_change(id: &DependencyId, view: &PolicyView) -> String {
+    let id = one_line(id.as_str());
+    let instead = match &view.file {
+        Some(file) => format!("edit {}, or `budgetd policy put {id} FILE --override-for 2h`", one_line(file)),
+        None => format!("`budgetd policy put {id} FILE`"),
+    };
+    format!("To change the policy: `budgetd policy get {id}` shows all of its fields; {instead}.")
 }
 
 /// The effective policy, as a policy.

@@ -21,6 +21,20 @@ use crate::{
     policies::TEXT_BYTES_MAX,
 };
 
+/// What every change of the policies takes.
+#[derive(Debug, clap::Args)]
+struct ChangeArgs {
+    /// Fail unless the policies still have this version, as `policy get` shows it (NUMBER:ID).
+    #[arg(long, value_name = "VERSION", value_parser = version)]
+    expect: Option<PolicyVersion>,
+    #[command(flatten)]
+    how: HowArgs,
+    #[command(flatten)]
+    author: Author,
+    #[command(flatten)]
+    connection: Connection,
+}
+
 /// What becomes of rules that policy files manage.
 #[derive(Clone, Debug, clap::Args)]
 struct HowArgs {
@@ -35,6 +49,7 @@ struct HowArgs {
 
 /// Arguments of `policy put`.
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "budgetd policy put [OPTIONS] <NAME> <FILE|--remove>")]
 #[command(group = clap::ArgGroup::new("text").required(true).args(["file", "remove"]))]
 pub struct PutArgs {
     /// A dependency, a family ending in '*', or "defaults".
@@ -44,15 +59,8 @@ pub struct PutArgs {
     /// Remove the rule.
     #[arg(long)]
     remove: bool,
-    /// Fail unless the policies still have this version, as `policy get` shows it (NUMBER:ID).
-    #[arg(long, value_name = "VERSION", value_parser = version)]
-    expect: Option<PolicyVersion>,
     #[command(flatten)]
-    how: HowArgs,
-    #[command(flatten)]
-    author: Author,
-    #[command(flatten)]
-    connection: Connection,
+    change: ChangeArgs,
 }
 
 /// Arguments of `policy delete`.
@@ -60,15 +68,8 @@ pub struct PutArgs {
 pub struct DeleteArgs {
     /// A dependency, a family ending in '*', or "defaults".
     name: String,
-    /// Fail unless the policies still have this version, as `policy get` shows it (NUMBER:ID).
-    #[arg(long, value_name = "VERSION", value_parser = version)]
-    expect: Option<PolicyVersion>,
     #[command(flatten)]
-    how: HowArgs,
-    #[command(flatten)]
-    author: Author,
-    #[command(flatten)]
-    connection: Connection,
+    change: ChangeArgs,
 }
 
 /// Arguments of `policy rollback`.
@@ -77,15 +78,23 @@ pub struct RollbackArgs {
     /// The number of an earlier version, as `policy history` shows it.
     #[arg(value_name = "VERSION", value_parser = clap::value_parser!(i64).range(0..))]
     to: i64,
-    /// Fail unless the policies still have this version, as `policy get` shows it (NUMBER:ID).
-    #[arg(long, value_name = "VERSION", value_parser = version)]
-    expect: Option<PolicyVersion>,
     #[command(flatten)]
-    how: HowArgs,
-    #[command(flatten)]
-    author: Author,
-    #[command(flatten)]
-    connection: Connection,
+    change: ChangeArgs,
+}
+
+// === impl ChangeArgs ===
+
+impl ChangeArgs {
+    /// The version that the policies must still have: as given, else as they are now.
+    async fn expected(&self, client: &Client) -> Result<PolicyVersion, Failure> {
+        match self.expect {
+            Some(version) => Ok(version),
+            None => {
+                let page = client.list_policies(None, self.connection.timeout).await;
+                Ok(page.map_err(|error| self.connection.failure(error))?.version)
+            }
+        }
+    }
 }
 
 // === impl HowArgs ===
@@ -106,28 +115,26 @@ pub(super) async fn put(args: &PutArgs, out: &mut impl Write) -> Result<Verdict,
         Some(file) => Some(not_empty(file, text(file)?)?),
         None => None,
     };
-    let client = args.connection.client()?;
-    let expected = expected(&client, &args.connection, args.expect).await?;
-    let (how, by) = (args.how.how(), args.author.by());
-    let edit = PolicyEdit { name: args.name.clone(), source_toml, expected, how, by };
-    edited(&client, &args.connection, edit, out).await
+    edit(&args.name, source_toml, &args.change, out).await
 }
 
 pub(super) async fn delete(args: &DeleteArgs, out: &mut impl Write) -> Result<Verdict, Failure> {
-    let client = args.connection.client()?;
-    let expected = expected(&client, &args.connection, args.expect).await?;
-    let (how, by) = (args.how.how(), args.author.by());
-    let edit = PolicyEdit { name: args.name.clone(), source_toml: None, expected, how, by };
-    edited(&client, &args.connection, edit, out).await
+    edit(&args.name, None, &args.change, out).await
 }
 
-async fn edited(
-    client: &Client,
-    connection: &Connection,
-    edit: PolicyEdit,
+/// Without a text the rule is removed.
+async fn edit(
+    name: &str,
+    source_toml: Option<String>,
+    change: &ChangeArgs,
     out: &mut impl Write,
 ) -> Result<Verdict, Failure> {
-    let (name, word) = (edit.name.clone(), if edit.source_toml.is_some() { "written" } else { "removed" });
+    let word = if source_toml.is_some() { "written" } else { "removed" };
+    let connection = &change.connection;
+    let client = connection.client()?;
+    let expected = change.expected(&client).await?;
+    let edit =
+        PolicyEdit { name: name.to_owned(), source_toml, expected, how: change.how.how(), by: change.author.by() };
     let version = client.edit_policy(edit, connection.timeout).await;
     let version = version.map_err(|error| connection.failure(error))?;
     if connection.json {
@@ -139,10 +146,11 @@ async fn edited(
 }
 
 pub(super) async fn roll_back(args: &RollbackArgs, out: &mut impl Write) -> Result<Verdict, Failure> {
-    let RollbackArgs { to, expect, how, author, connection } = args;
+    let RollbackArgs { to, change } = args;
+    let connection = &change.connection;
     let client = connection.client()?;
-    let expected = expected(&client, connection, *expect).await?;
-    let version = client.roll_back(*to, expected, how.how(), author.by(), connection.timeout).await;
+    let expected = change.expected(&client).await?;
+    let version = client.roll_back(*to, expected, change.how.how(), change.author.by(), connection.timeout).await;
     let version = version.map_err(|error| connection.failure(error))?;
     if connection.json {
         print_json(out, &json!({ "rules_of": to, "policy_version": version_json(version) }))?;
@@ -150,21 +158,6 @@ pub(super) async fn roll_back(args: &RollbackArgs, out: &mut impl Write) -> Resu
         writeln!(out, "the rules are those of version {to} (policy version {})", version_text(version))?;
     }
     Ok(Verdict::Yes)
-}
-
-/// As given, else as the policies are now.
-async fn expected(
-    client: &Client,
-    connection: &Connection,
-    given: Option<PolicyVersion>,
-) -> Result<PolicyVersion, Failure> {
-    match given {
-        Some(version) => Ok(version),
-        None => {
-            let page = client.list_policies(None, connection.timeout).await;
-            Ok(page.map_err(|error| connection.failure(error))?.version)
-        }
-    }
 }
 
 fn text(file: &Path) -> Result<String, Failure> {

@@ -275,6 +275,7 @@ async fn refusals_are_explained_and_the_bound_is_computed() {
     let explained = daemon.yes("explain payments --window 1d").await;
     assert!(explained.contains("payments runs under rule payments"), "{explained}");
     assert!(explained.contains("the next call is refused: less than one admission token is there"), "{explained}");
+    assert!(explained.contains("`budgetd policy put payments FILE`"), "{explained}");
     assert!(explained.contains("attempts  burst 3 + 1/d x 86400 s = 4\n"), "{explained}");
     assert!(explained.contains("retries   burst 1 + 1/d x 86400 s + 0 x originals = 2 + 0 x originals"), "{explained}");
     let json = daemon.json("explain payments --window 1d").await;
