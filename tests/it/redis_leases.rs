@@ -455,7 +455,7 @@ fn a_record_that_cannot_be_read_is_the_answer_to_its_holder_only() {
     let epoch = Epoch { number: 1, id: 9 };
     lend(&mut connection, "d", &numbers, 1_000, &fresh, &[original(fresh_id())], Also::Nothing);
     let mut asks = [1_u8, 2, 3].map(|number| SyncAsk { epoch, ..ask(&format!("h{number}"), number) });
-    let mut renew = |asks: &[SyncAsk; 3], connection: &mut Connection| {
+    let renew = |asks: &[SyncAsk; 3], connection: &mut Connection| {
         let reply = lend(connection, "d", &numbers, 1_000, &fresh, &[], Also::Syncs(&asks.each_ref()));
         let AlsoAnswer::Syncs(answers) = also(&reply) else { panic!("{reply:?}") };
         answers.iter().map(|answer| answer.as_ref().map(|answer| matches!(answer, SyncAnswer::Granted(_)))).collect()
