@@ -5,6 +5,7 @@ use std::{array, sync::atomic::Ordering::Relaxed};
 use super::{
     agent::parted,
     beyond::Beyond,
+    homes::{homes, settle_in},
     segment::{Cells, LEASED, LIMITED, SHADOW, SLOTS, Segment, UnitCell, UnitSegment, by_class, longest_ns, needed},
     share::{Local, LocalAsk, Share, find},
     spent::Spent,
@@ -20,8 +21,6 @@ use crate::{
 };
 
 const NANOS_PER_MS: i64 = 1_000_000;
-/// Units whose counters are remembered after a policy dropped them.
-const GONE_MAX: usize = 64;
 
 /// A lease that is in force along its curve.
 #[derive(Clone, Debug)]
@@ -45,7 +44,7 @@ pub(super) struct Control {
     told: Usage,
     /// Counters when this incarnation began.
     base: Usage,
-    gone: Vec<(UnitId, i64)>,
+    pub(super) gone: Vec<(UnitId, i64)>,
 }
 
 /// How a segment follows another.
@@ -475,34 +474,6 @@ impl Control {
     fn rate(&self, now_ns: i64) -> i64 {
         self.part_at(now_ns).map_or(0, |(part, _)| part.rate)
     }
-}
-
-/// Which unit lives where in the next segment: those that stay keep their cell.
-fn homes(cells: &Cells, old_odd: bool, units: &[UnitId]) -> [Option<UnitId>; crate::policy::UNITS_MAX] {
-    let lives = |cell: &UnitCell| {
-        let id = cell.slot(old_odd).id.load(Relaxed);
-        units.iter().copied().find(|unit| unit.raw() == id)
-    };
-    let mut homes = cells.each_ref().map(lives);
-    for unit in units {
-        if !homes.contains(&Some(*unit))
-            && let Some(free) = homes.iter_mut().find(|home| home.is_none())
-        {
-            *free = Some(*unit);
-        }
-    }
-    homes
-}
-
-/// A unit leaves its cell, another moves in: counters go with the unit.
-fn settle_in(control: &mut Control, cell: &UnitCell, was: &UnitSegment, next: &UnitSegment) {
-    let asked = cell.asked.load(Relaxed);
-    if was.id != 0 && control.gone.len() < GONE_MAX {
-        control.gone.push((UnitId::from_raw(was.id), asked));
-    }
-    let known = control.gone.iter().position(|(unit, _)| unit.raw() == next.id);
-    let asked = known.map_or(0, |at| control.gone.swap_remove(at).1);
-    cell.asked.store(asked, Relaxed);
 }
 
 /// A refusal, if the level is too low: waiting helps where there is a rate.
