@@ -6,7 +6,7 @@ use super::{
     agent::parted,
     beyond::Beyond,
     homes::{homes, settle_in},
-    segment::{Cells, LEASED, LIMITED, SHADOW, SLOTS, Segment, UnitCell, UnitSegment, by_class, longest_ns, needed},
+    segment::{LEASED, LIMITED, SHADOW, SLOTS, Segment, UnitCell, UnitSegment, by_class, longest_ns, needed},
     share::{Local, LocalAsk, Share, find},
     spent::Spent,
     word::Tag,
