@@ -7,6 +7,7 @@
 mod agent;
 mod beyond;
 mod control;
+mod homes;
 mod jitter;
 mod lender;
 #[cfg(feature = "guards")]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     Holder, State,
-    control::Running,
+    control::{Control, Running, Turn},
     lender::Lender,
     request::{Held, sane},
     share::Share,
@@ -13,7 +13,7 @@ use crate::{
     guard::{Guard, on},
     lease::{Amounts, HolderId, NotLeased, Presented, Rules, SyncAnswer, SyncAsk, Usage},
     ledger::HolderView,
-    units::{PPM, checked_div, scale_down},
+    units::{PPM, scale_down},
 };
 
 impl Holder {
@@ -76,7 +76,7 @@ impl Holder {
         }
         let own = lender.own_part();
         let waited_for = lender.charge_of(ask).slots.saturating_sub(slots).max(0);
-        let (moved, takes_slots) = share.part_with(now_ns, &own, &growth, own.slots.saturating_add(waited_for));
+        let (moved, takes_slots) = share.lend(now_ns, &own, &growth, own.slots.saturating_add(waited_for));
         lender.moved(now_ns, ask, &moved, takes_slots.then_some(slots_before))
     }
 
@@ -137,34 +137,29 @@ impl Holder {
 // === impl Share ===
 
 impl Share {
-    /// Leaves `own` of the lease in force, and takes from the levels what goes into grown caps elsewhere: half of a level,
-    /// or what would be clipped. Returns that, and whether more permits are in flight than `slots` permit.
-    fn part_with(&self, now_ns: i64, own: &Amounts, growth: &Amounts, slots: i64) -> (Amounts, bool) {
-        let mut control = self.lock();
-        self.turn_locked(&mut control, now_ns);
-        let now_ns = now_ns.max(self.current(&control).start_ns);
-        let mut moved = growth.map(|_| 0);
-        let Some(lease) = control.lease.clone() else { return (moved, true) };
-        let position_ms = now_ns.saturating_sub(lease.start_ns).div_euclid(super::NANOS_PER_MS);
-        let Some((step, _)) = lease.curve.at(position_ms) else { return (moved, true) };
-        let (caps, growth, step_ppm) = (own.step(step), growth.step(step), step.part_ppm);
-        let (admission, retry, units) = self.levels_locked(&control, now_ns);
-        let take = |level: i64, growth: i64, cap: i64| {
-            let held = level.max(0);
-            growth.min(checked_div(held, 2).max(held.saturating_sub(cap)))
-        };
-        moved.burst = take(admission, growth.burst, caps.burst);
-        moved.retry_burst = take(retry, growth.retry_burst, caps.retry_burst);
-        for unit in &mut moved.units {
-            let level = units.iter().find(|(id, _)| *id == unit.unit).map_or(0, |(_, level)| *level);
-            let part = |of: &Amounts| of.unit(unit.unit).map_or(0, |part| part.burst);
-            unit.burst = take(level, part(&growth), part(&caps));
+    /// Leaves `own` of the lease in force and parts its levels, for caps that grow by `growth` elsewhere. Returns what goes
+    /// there, and whether more permits are in flight than `slots` permit.
+    pub(super) fn lend(&self, now_ns: i64, own: &Amounts, growth: &Amounts, slots: i64) -> (Amounts, bool) {
+        let parted = self.part_with(&mut self.lock(), now_ns, own, growth);
+        match parted {
+            // Seen after the change: whoever takes a permit after this finds it.
+            Some((moved, part_ppm)) => (moved, self.in_flight() > scale_down(slots, part_ppm, PPM)),
+            None => (growth.map(|_| 0), true),
         }
-        let withdrawn = if on(Guard::LentLevelIsWithdrawn) { moved.map(i64::saturating_neg) } else { moved.map(|_| 0) };
-        let lease = Running { value: own.clone(), ..lease };
-        self.install(&mut control, now_ns, lease, &withdrawn, None);
-        // Seen after the change: whoever takes a permit after this finds it.
-        (moved, self.in_flight() > scale_down(slots, step_ppm, PPM))
+    }
+
+    /// Leaves `own` of the lease in force and parts its levels, for caps elsewhere that grow by `growth` before the curve.
+    /// Returns what goes there, and the part of the curve that is in force; none if nothing is.
+    fn part_with(&self, control: &mut Control, now_ns: i64, own: &Amounts, growth: &Amounts) -> Option<(Amounts, i64)> {
+        self.turn_locked(control, now_ns);
+        let now_ns = now_ns.max(self.current(control).start_ns);
+        let lease = control.lease.as_mut()?;
+        let position_ms = now_ns.saturating_sub(lease.start_ns).div_euclid(super::NANOS_PER_MS);
+        let (step, _) = lease.curve.at(position_ms)?;
+        let (growth, part_ppm) = (growth.step(step), step.part_ppm);
+        lease.value = own.clone();
+        let lent = self.shift_lending(control, &Turn { at_ns: now_ns, now_ns, moved: None }, &growth);
+        Some((lent, part_ppm))
     }
 
     /// Raises what is left of the lease in force to `own`, with empty caps.
@@ -174,4 +169,12 @@ impl Share {
         let nothing = own.map(|_| 0);
         self.install(&mut control, now_ns, Running { value: own.clone(), ..lease }, &nothing, None);
     }
+}
+
+/// What of a level goes into a cap that grows by so much elsewhere, and what stays: half goes, or what a smaller cap here
+/// would not hold.
+pub(super) fn parted(level: i64, growth: i64, cap: i64) -> (i64, i64) {
+    let held = level.max(0);
+    let out = growth.min(held.div_euclid(2).max(held.saturating_sub(cap)));
+    (out, if on(Guard::LentLevelIsWithdrawn) { level.saturating_sub(out) } else { level })
 }

@@ -3,8 +3,10 @@
 use std::{array, sync::atomic::Ordering::Relaxed};
 
 use super::{
+    agent::parted,
     beyond::Beyond,
-    segment::{Cells, LEASED, LIMITED, SHADOW, SLOTS, Segment, UnitCell, UnitSegment, by_class, longest_ns, needed},
+    homes::{homes, settle_in},
+    segment::{LEASED, LIMITED, SHADOW, SLOTS, Segment, UnitCell, UnitSegment, by_class, longest_ns, needed},
     share::{Local, LocalAsk, Share, find},
     spent::Spent,
     word::Tag,
@@ -19,8 +21,6 @@ use crate::{
 };
 
 const NANOS_PER_MS: i64 = 1_000_000;
-/// Units whose counters are remembered after a policy dropped them.
-const GONE_MAX: usize = 64;
 
 /// A lease that is in force along its curve.
 #[derive(Clone, Debug)]
@@ -44,17 +44,17 @@ pub(super) struct Control {
     told: Usage,
     /// Counters when this incarnation began.
     base: Usage,
-    gone: Vec<(UnitId, i64)>,
+    pub(super) gone: Vec<(UnitId, i64)>,
 }
 
 /// How a segment follows another.
-struct Turn<'a> {
+pub(super) struct Turn<'a> {
     /// Levels are clipped and clocks begin here.
-    at_ns: i64,
+    pub(super) at_ns: i64,
     /// The decision that found the segment over.
-    now_ns: i64,
+    pub(super) now_ns: i64,
     /// A new lease, with what comes with it.
-    moved: Option<&'a Amounts>,
+    pub(super) moved: Option<&'a Amounts>,
 }
 
 // === impl Control ===
@@ -221,6 +221,13 @@ impl Share {
     /// Publishes the next segment and moves every bucket into it. The admission word comes last: until then originals are
     /// decided by the old segment, and all who meet a word that has moved wait for the lock.
     fn shift(&self, control: &mut Control, turn: &Turn<'_>) {
+        let _none = self.shift_lending(control, turn, &Amounts::default());
+    }
+
+    /// As [`Self::shift`]; takes out of the levels what goes into caps that grow elsewhere, and returns that. Each level
+    /// is parted in the same step in which its bucket moves, so nobody spends here what is spent there.
+    pub(super) fn shift_lending(&self, control: &mut Control, turn: &Turn<'_>, growth: &Amounts) -> Amounts {
+        let mut lent = growth.map(|_| 0);
         let old = self.current(control);
         let old_odd = Tag::of(control.segment).is_odd();
         let part = control.part_at(turn.at_ns);
@@ -241,16 +248,18 @@ impl Share {
         let start_full = turn.moved.is_some() && !on(Guard::RenewalKeepsLevels);
         let moved = turn.moved;
         let carry = |level: i64, moved: i64, burst: i64| {
-            // What is moved elsewhere is negative, and goes first of what a smaller cap would not hold.
-            if start_full { burst } else { level.saturating_add(moved).min(burst) }
+            if start_full { burst } else { level.min(burst).saturating_add(moved).min(burst) }
         };
-        self.shift_units(control, &old, &new, old_odd, tag, part.as_ref(), levels_at_ns, moved, &carry);
+        let growing = (growth, &mut lent);
+        self.shift_units(control, &old, &new, old_odd, tag, part.as_ref(), levels_at_ns, moved, growing, &carry);
 
         let retry_clock = old.retry_clock(earned_old);
         let mut lost = 0;
         self.hot.retry.turn(tag, |mark| {
             lost = retry_clock.saturating_sub(mark).saturating_sub(old.retry_burst).max(0);
             let level = retry_clock.saturating_sub(mark).min(old.retry_burst);
+            let (out, level) = parted(level, growth.retry_burst, new.retry_burst);
+            lent.retry_burst = out;
             carry(level, moved.map_or(0, |moved| moved.retry_burst), new.retry_burst).saturating_neg()
         });
         if old.flags & LEASED != 0 {
@@ -264,9 +273,12 @@ impl Share {
         let clock = old.pace().at(levels_at_ns.saturating_sub(old.start_ns));
         self.hot.admission.turn(tag, |mark| {
             let level = clock.saturating_sub(mark).min(old.burst);
+            let (out, level) = parted(level, growth.burst, new.burst);
+            lent.burst = out;
             let moved = moved.map_or(0, |moved| moved.burst).saturating_add(extra);
             carry(level, moved, new.burst).saturating_neg()
         });
+        lent
     }
 
     #[expect(clippy::too_many_arguments, reason = "a part of shift")]
@@ -280,6 +292,7 @@ impl Share {
         part: Option<&Amounts>,
         levels_at_ns: i64,
         moved: Option<&Amounts>,
+        (growth, lent): (&Amounts, &mut Amounts),
         carry: &dyn Fn(i64, i64, i64) -> i64,
     ) {
         if control.rules.units.is_empty() && self.cells.get().is_none() {
@@ -300,10 +313,17 @@ impl Share {
             }
             let clock = was.pace().at(levels_at_ns.saturating_sub(old.start_ns));
             let with = moved.zip(home).and_then(|(moved, unit)| moved.unit(unit)).map_or(0, |unit| unit.burst);
+            let grows = home.and_then(|unit| growth.unit(unit)).map_or(0, |unit| unit.burst);
+            let mut taken = 0;
             cell.level.turn(tag, |mark| {
                 let level = if stays { clock.saturating_sub(mark).min(was.burst) } else { 0 };
+                let (out, level) = parted(level, grows, next.burst);
+                taken = out;
                 carry(level, with, next.burst).saturating_neg()
             });
+            if let Some(unit) = lent.units.iter_mut().find(|unit| home == Some(unit.unit)) {
+                unit.burst = taken;
+            }
         }
         debug_assert!(new.end_ns >= new.start_ns);
     }
@@ -454,34 +474,6 @@ impl Control {
     fn rate(&self, now_ns: i64) -> i64 {
         self.part_at(now_ns).map_or(0, |(part, _)| part.rate)
     }
-}
-
-/// Which unit lives where in the next segment: those that stay keep their cell.
-fn homes(cells: &Cells, old_odd: bool, units: &[UnitId]) -> [Option<UnitId>; crate::policy::UNITS_MAX] {
-    let lives = |cell: &UnitCell| {
-        let id = cell.slot(old_odd).id.load(Relaxed);
-        units.iter().copied().find(|unit| unit.raw() == id)
-    };
-    let mut homes = cells.each_ref().map(lives);
-    for unit in units {
-        if !homes.contains(&Some(*unit))
-            && let Some(free) = homes.iter_mut().find(|home| home.is_none())
-        {
-            *free = Some(*unit);
-        }
-    }
-    homes
-}
-
-/// A unit leaves its cell, another moves in: counters go with the unit.
-fn settle_in(control: &mut Control, cell: &UnitCell, was: &UnitSegment, next: &UnitSegment) {
-    let asked = cell.asked.load(Relaxed);
-    if was.id != 0 && control.gone.len() < GONE_MAX {
-        control.gone.push((UnitId::from_raw(was.id), asked));
-    }
-    let known = control.gone.iter().position(|(unit, _)| unit.raw() == next.id);
-    let asked = known.map_or(0, |at| control.gone.swap_remove(at).1);
-    cell.asked.store(asked, Relaxed);
 }
 
 /// A refusal, if the level is too low: waiting helps where there is a rate.

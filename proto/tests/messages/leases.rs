@@ -243,6 +243,13 @@ fn what_belongs_together_fits_together() {
     let none_seen = on_ask(|a| a.epoch = None);
     check(none_seen, false, "asks.lease.epoch.number", "2", "must not be above asks.epoch.number, which is 0");
     check(on_lease(|l| l.epoch = Some(pb::Epoch { number: 2, id: 999 })), true, "", "", "");
+    let rule = "must be at least 1 where asks.epoch.number is: what an agent lent proves nothing elsewhere";
+    check(on_lease(|l| l.epoch = epoch(0)), false, "asks.lease.epoch.number", "0", rule);
+    let of_an_agent = on_ask(|a| {
+        a.epoch = Some(pb::Epoch { number: 0, id: 8 });
+        a.lease.as_mut().unwrap().epoch = epoch(0);
+    });
+    check(of_an_agent, true, "", "", "");
     check(on_lease(|l| l.epoch = None), false, "asks.lease.epoch", "absent", "is required");
     check(on_lease(|l| l.value = None), false, "asks.lease.value", "absent", "is required");
     type Change = fn(&mut pb::Usage);

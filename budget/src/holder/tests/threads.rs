@@ -143,3 +143,20 @@ fn permits_of_threads_never_exceed_the_slots() {
     assert!((1..=3).contains(&most.into_inner()));
     assert_eq!(share.in_flight(), 0);
 }
+
+/// Parts of the lease are lent while threads spend it: no token goes both ways.
+#[test]
+fn what_is_lent_is_not_spent_here() {
+    let (parts, each) = (if cfg!(miri) { 5 } else { 200 }, if cfg!(miri) { 10 } else { 1_000 });
+    let whole = parts * each;
+    let share = leased(&rules(), &amounts(1, whole, whole), &amounts(0, whole, whole));
+    let (lent, spent) = std::thread::scope(|scope| {
+        let spenders: Vec<_> = (0..3).map(|_| scope.spawn(|| drain(&share, T0, &LocalAsk::ORIGINAL))).collect();
+        let lent: i64 = (1..=parts)
+            .map(|part| share.lend(T0, &amounts(1, whole - part * each, whole), &amounts(0, each, 0), 0).0.burst)
+            .sum();
+        (lent, spenders.into_iter().map(|spender| spender.join().unwrap()).sum::<i64>())
+    });
+    assert!(spent * TOKEN + lent <= whole * TOKEN, "{spent} and {lent}");
+    assert_eq!(drain(&share, T0, &LocalAsk::ORIGINAL), 0);
+}
