@@ -13,11 +13,12 @@ use tokio::time::{MissedTickBehavior, interval};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::{Client, Dependency};
+use crate::{Client, Dependency, Error};
 
 /// Most that one report counts; more waits for the next.
 const REPORT_MAX: u64 = 1_000_000_000;
 const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
+const EVERY_MIN: Duration = Duration::from_millis(1);
 
 /// Counts attempts on the side of the dependency, so that `budgetd status` can compare what came with what was admitted: a layer
 /// that retries without asking shows there, whoever it belongs to.
@@ -38,16 +39,17 @@ pub struct CountReceived<S> {
 // === impl Received ===
 
 impl Received {
-    /// Starts counting for a dependency; budgetd is told `every` so long, 5 s being often enough.
+    /// Starts counting for a dependency; budgetd is told `every` so long, 5 s being often enough, and at most every
+    /// millisecond.
     ///
-    /// # Panics
-    /// Outside of a tokio runtime, or if `every` is zero.
-    #[must_use]
-    pub fn start(client: Client, dependency: Dependency, every: Duration) -> Self {
+    /// # Errors
+    /// If there is no tokio runtime.
+    pub fn start(client: Client, dependency: Dependency, every: Duration) -> Result<Self, Error> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let counted = Arc::<AtomicU64>::default();
         let weak = Arc::downgrade(&counted);
-        tokio::spawn(async move {
-            let mut turns = interval(every);
+        runtime.spawn(async move {
+            let mut turns = interval(every.max(EVERY_MIN));
             turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 turns.tick().await;
@@ -59,7 +61,7 @@ impl Received {
                 }
             }
         });
-        Self(counted)
+        Ok(Self(counted))
     }
 
     /// So many more came.
@@ -137,7 +139,7 @@ mod tests {
     async fn a_layer_counts_calls_and_what_does_not_arrive_is_told_later() {
         // Nobody listens there: what is not told stays.
         let client = Client::new("http://127.0.0.1:1").unwrap();
-        let received = Received::start(client, Dependency::new("pay").unwrap(), Duration::from_millis(1));
+        let received = Received::start(client, Dependency::new("pay").unwrap(), Duration::ZERO).unwrap();
         let mut service = received.layer(Echo);
         for request in 0..50 {
             assert_eq!(service.call(request).await, Ok(request));

@@ -74,7 +74,7 @@ async fn a_hidden_layer_is_seen(ground: &Ground) {
         ground.shows(replica, "the ledger is looked at", |_| true).await;
     }
     // The dependency tells another replica than callers ask.
-    let received = Received::start(ground.client(last), pay(), Duration::from_millis(50));
+    let received = Received::start(ground.client(last), pay(), Duration::from_millis(50)).unwrap();
     received.add(RECEIVED / 2);
     ground.ask(ASKED).await;
     received.add(RECEIVED / 2);
