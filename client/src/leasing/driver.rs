@@ -220,8 +220,8 @@ impl<C: Coordinator> Driver<C> {
 
     fn tell_left(&mut self) {
         let now_ns = boot_time_ns();
-        let gone = |machine: &Box<Machine>| matches!(machine.holder.state(now_ns), State::Left | State::Fenced);
-        if !self.leaving.is_empty() && self.machines.values().all(gone) {
+        let gone = |machine: &Machine| matches!(machine.holder.state(now_ns), State::Left | State::Fenced);
+        if !self.leaving.is_empty() && self.machines.values().all(|machine| gone(machine)) {
             for done in self.leaving.drain(..) {
                 let _ = done.send(());
             }

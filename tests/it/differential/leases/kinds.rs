@@ -18,7 +18,12 @@ pub(super) fn kinds(call: &Call, expected: &Expected, dump: &[String]) -> Vec<&'
         let epochs = synced.iter().flatten().filter_map(|answer| match answer {
             SyncAnswer::Epoch(epoch) => Some(*epoch),
             SyncAnswer::Granted(grant) => Some(grant.name.epoch),
-            _ => None,
+            SyncAnswer::Wait(_)
+            | SyncAnswer::Dead
+            | SyncAnswer::Fenced
+            | SyncAnswer::NotLeased(_)
+            | SyncAnswer::Invalid(_)
+            | SyncAnswer::Left => None,
         });
         if epochs.collect::<std::collections::BTreeSet<_>>().len() > 1 {
             kinds.push("an epoch opened between asks");
