@@ -44,14 +44,14 @@ impl World {
         let tau = process.clock.read(self.now);
         let Some(holder) = &mut process.holder else { return };
         let Some((answer, rules)) = holder.lend(tau, &request.ask) else { return };
-        let moved = match &answer {
-            // A replay moves nothing again.
-            SyncAnswer::Granted(grant) if grant.name.generation > process.lent => {
-                process.lent = grant.name.generation;
-                Some(&grant.moved)
-            }
-            _ => None,
-        };
+        let mut moved = None;
+        // A replay moves nothing again.
+        if let SyncAnswer::Granted(grant) = &answer
+            && grant.name.generation > process.lent
+        {
+            process.lent = grant.name.generation;
+            moved = Some(&grant.moved);
+        }
         self.note_part(index, moved);
         self.wake(index, self.now);
         self.check_state();

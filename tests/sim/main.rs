@@ -60,6 +60,16 @@ fn seeds_that_failed_before() {
     }
 }
 
+/// Agents: an answer that came after the farewell was applied, and lent on (18); sub-lessees never got slots that the agent's
+/// own callers took again and again (151).
+#[test]
+fn seeds_of_agents_that_failed_before() {
+    for (family, seed) in [("agents-leave", 18), ("agents-permits", 151)] {
+        let scenario = run::of_family(schedule::directed::family(family), seed);
+        assert_eq!(run::judge(seed, scenario).err(), None, "{family} {seed}");
+    }
+}
+
 /// Permits: each fall of slots kept all earlier ones charged (109738, 117779, 126297, 144059); permits of leases that a lost
 /// store had lent were forgotten at the end of the quarantine (138657, 194457); a holder lost its slot while another waited
 /// for one that direct callers had (188219).

@@ -273,9 +273,11 @@ impl<S: Store> Store for WithLeases<S> {
         }
         let within = deadline.saturating_duration_since(Clock::instant()).min(FIRST_LEASE_TIMEOUT);
         let lent = self.leasing.lend(&Dependency::from(dependency.clone()), ask.clone(), within).await;
-        Some(lent.map_err(|error| match error {
-            Error::Overloaded(_) => StoreError::Overloaded,
-            error => StoreError::Away(error.to_string()),
+        Some(lent.map_err(|error| {
+            if matches!(error, Error::Overloaded(_)) {
+                return StoreError::Overloaded;
+            }
+            StoreError::Away(error.to_string())
         }))
     }
 

@@ -321,7 +321,8 @@ fn calm(rng: &mut Rng) -> Scenario {
 /// Replicas and store are gone: agents and their sub-lessees live by the curves.
 fn outage(rng: &mut Rng) -> Scenario {
     let (lessees, others) = (few(rng, 1, 6), few(rng, 0, 3));
-    let spec = ample(rng, 2 * (1 + lessees + others));
+    // What is lent on is small, and is to have a whole token of burst at the last step too.
+    let spec = ample(rng, 4 * (1 + lessees + others));
     let mut scenario = fleet(rng, "agents-outage", spec, lessees, others);
     enough(&mut scenario.askers);
     let from_ms = 50_000 + rng.between(0, 10_000);

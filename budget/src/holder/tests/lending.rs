@@ -75,10 +75,9 @@ fn answer(agent: &mut Holder, now_ns: i64, ask: &SyncAsk) -> SyncAnswer {
 }
 
 fn lent(agent: &mut Holder, now_ns: i64, ask: &SyncAsk) -> Grant {
-    match answer(agent, now_ns, ask) {
-        SyncAnswer::Granted(grant) => grant,
-        other => panic!("{other:?}"),
-    }
+    let answer = answer(agent, now_ns, ask);
+    let SyncAnswer::Granted(grant) = answer else { panic!("{answer:?}") };
+    grant
 }
 
 /// What the agent has left for itself.
