@@ -32,6 +32,10 @@ impl Share {
         }
         self.put_back(&spent, now_ns);
         if spent.deposit > 0 && on(Guard::HandBackTakesDeposit) {
+            // A step that is over clips first, or what it clips would pay for the deposit.
+            if now_ns >= self.slot(self.hot.retry.tag()).end_ns.load(Relaxed) {
+                self.turn(now_ns);
+            }
             self.take_deposit_back(spent.deposit.into());
         }
     }

@@ -91,6 +91,16 @@ fn tokens_of_a_former_lease_are_not_taken_back() {
     assert_eq!(share.levels(T0 + 7).1, 3 * TOKEN);
 }
 
+/// Found by the simulator: agents 300976.
+#[test]
+fn what_a_step_clips_pays_for_no_deposit() {
+    let share = leased(&rules(), &amounts(10, 8, 4), &amounts(0, 8, 4));
+    let spent = admitted(share.reserve(T0, &LocalAsk::ORIGINAL));
+    let later = T0 + 20 * SECOND;
+    share.hand_back(spent, later);
+    assert_eq!(share.levels(later).1, 2 * TOKEN - 100_000);
+}
+
 #[test]
 fn the_highest_rate_and_burst_stay_in_range() {
     let most = Amounts { rate: 4_000_000 * TOKEN, ..amounts(0, 1_000_000_000, 1_000_000_000) };
