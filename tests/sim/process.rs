@@ -65,6 +65,8 @@ pub(crate) struct Sent {
     pub admission: usize,
     pub permit: Option<usize>,
     retry: bool,
+    /// What the level was raised by for it, if it is an original: the ratio of then, which another policy may have changed.
+    ratio: i64,
     /// The lease it was taken from.
     name: LeaseName,
     /// When the step of the lease it was taken from ends, by the holder's clock.
@@ -376,7 +378,8 @@ impl World {
         if source == Source::Lease {
             self.judge_level(index, retry);
         }
-        let sent = Sent { spent, admission, permit, retry, name: self.processes[index].level.name, until };
+        let (name, ratio) = (self.processes[index].level.name, self.ratio(index));
+        let sent = Sent { spent, admission, permit, retry, ratio, name, until };
         match self.rng.below(100) {
             0 => self.hand_back(index, sent),
             1 => {
@@ -425,7 +428,7 @@ impl World {
         let beyond = sent.spent.is_beyond();
         holder.share().hand_back(sent.spent, tau);
         if !beyond {
-            self.level_back(index, sent.name, sent.until, sent.retry);
+            self.level_back(index, (sent.name, sent.until), sent.retry, sent.ratio);
         }
         self.history.admissions[sent.admission].unsent = true;
         if let Some(permit) = sent.permit {
@@ -453,8 +456,7 @@ impl World {
         }
     }
 
-    fn level_back(&mut self, index: usize, name: LeaseName, until: i64, retry: bool) {
-        let ratio = self.ratio(index);
+    fn level_back(&mut self, index: usize, (name, until): (LeaseName, i64), retry: bool, ratio: i64) {
         let part = self.held_now(index);
         let process = &mut self.processes[index];
         let tau = process.clock.read(self.now);
