@@ -20,7 +20,7 @@ use tokio::sync::{Semaphore, mpsc};
 use crate::{
     Client, Credentials, Dependency, Error, Options,
     client::reservation_id,
-    clock::boot_time_ns,
+    clock::{self, boot_time_ns},
     coordinators::Coordinators,
     endpoints::is_away,
     leasing::{Leased, Leasing, LeasingOptions, Standing, TooManyDependencies},
@@ -153,6 +153,7 @@ impl Builder {
     /// # Errors
     /// If there is no endpoint, one has another form, or there is no tokio runtime.
     pub fn connect(self) -> Result<LeasedClient, Error> {
+        clock::prepare();
         let coordinators = Coordinators::new(self.endpoints, &self.options, self.leasing.sync_timeout)?;
         let leasing = Leasing::start(coordinators.clone(), self.leasing)?;
         let (releases, queued) = mpsc::channel(RELEASES_MAX);

@@ -16,8 +16,8 @@ use crate::{clock::boot_time_ns, leased::Handle};
 /// taken back there.
 #[must_use = "a permit that is dropped is handed back"]
 pub struct Permit {
-    handle: Handle,
-    right: Option<Right>,
+    /// None once it is sent.
+    unsent: Option<(Handle, Right)>,
     facts: Facts,
 }
 
@@ -27,8 +27,8 @@ pub struct Permit {
 /// permit's life ends.
 #[must_use = "an attempt that is not finished counts as abandoned"]
 pub struct InFlight {
-    handle: Handle,
-    right: Option<Right>,
+    /// None once it is finished.
+    sent: Option<(Handle, Right)>,
 }
 
 /// A permit that may not be sent any more: it was handed back. Ask anew.
@@ -70,7 +70,7 @@ pub(crate) enum Right {
 
 impl Permit {
     pub(crate) const fn new(handle: Handle, right: Right, facts: Facts) -> Self {
-        Self { handle, right: Some(right), facts }
+        Self { unsent: Some((handle, right)), facts }
     }
 
     /// The attempt is about to be sent: commits it.
@@ -79,15 +79,15 @@ impl Permit {
     /// If its time has passed: it is handed back then.
     pub fn sent(mut self) -> Result<InFlight, PermitExpired> {
         let now_ns = boot_time_ns();
-        let good = match &self.right {
-            Some(Right::Local(spent)) => self.handle.share().check(spent, now_ns),
-            Some(Right::Direct { until_ns, .. }) => now_ns < *until_ns,
+        let good = match &self.unsent {
+            Some((handle, Right::Local(spent))) => handle.share().check(spent, now_ns),
+            Some((_, Right::Direct { until_ns, .. })) => now_ns < *until_ns,
             None => false,
         };
         if !good {
             return Err(PermitExpired);
         }
-        Ok(InFlight { handle: self.handle.clone(), right: self.right.take() })
+        Ok(InFlight { sent: self.unsent.take() })
     }
 
     /// Attempts that the operation has left after this one.
@@ -118,9 +118,9 @@ impl Permit {
 /// A permit that is not sent is handed back.
 impl Drop for Permit {
     fn drop(&mut self) {
-        match self.right.take() {
-            Some(Right::Local(spent)) => self.handle.share().hand_back(spent, boot_time_ns()),
-            Some(Right::Direct { id, .. }) => self.handle.release_later(Release::not_sent(id)),
+        match self.unsent.take() {
+            Some((handle, Right::Local(spent))) => handle.share().hand_back(spent, boot_time_ns()),
+            Some((handle, Right::Direct { id, .. })) => handle.release_later(Release::not_sent(id)),
             None => {}
         }
     }
@@ -146,11 +146,15 @@ impl InFlight {
     }
 
     fn end(&mut self, outcome: Outcome, costs: &[Cost]) {
-        match self.right.take() {
-            Some(Right::Local(spent)) => self.handle.share().settle(spent, boot_time_ns(), outcome, costs),
-            Some(Right::Direct { id, .. }) => {
+        match self.sent.take() {
+            Some((handle, Right::Local(spent))) => {
+                // Only cost units look at the time.
+                let now_ns = if costs.is_empty() { spent.until_ns() } else { boot_time_ns() };
+                handle.share().settle(spent, now_ns, outcome, costs);
+            }
+            Some((handle, Right::Direct { id, .. })) => {
                 let sent = SentReport { outcome, costs: costs.to_vec(), terminal: None, result_ref: None };
-                self.handle.release_later(Release { id, used: Use::Sent(sent), operation: None });
+                handle.release_later(Release { id, used: Use::Sent(sent), operation: None });
             }
             None => {}
         }
