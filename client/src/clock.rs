@@ -2,12 +2,12 @@
 
 mod counter;
 
-use rustix::time::{ClockId, clock_gettime};
+use nix::time::{ClockId, clock_gettime};
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-const CLOCK: ClockId = ClockId::Boottime;
+const CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-const CLOCK: ClockId = ClockId::Monotonic;
+const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
 
 /// Nanoseconds since the machine started, time asleep counted. `Instant` stops in suspend and would let a lease live on.
 ///
@@ -30,6 +30,7 @@ pub(crate) fn prepare() {
 }
 
 fn kernel_ns() -> i64 {
-    let now = clock_gettime(CLOCK);
-    now.tv_sec.saturating_mul(1_000_000_000).saturating_add(now.tv_nsec)
+    // It fails only for a clock that the kernel does not have, and all have had these for ten years: the lease is over then.
+    clock_gettime(CLOCK)
+        .map_or(i64::MAX, |now| now.tv_sec().saturating_mul(1_000_000_000).saturating_add(now.tv_nsec()))
 }
