@@ -129,6 +129,9 @@ fn keep(burst: i64, share_ppm: i64) -> u32 {
 /// The permits a class leaves: never all.
 #[inline]
 fn keep_slots(slots: i64, share_ppm: i64) -> i64 {
+    if share_ppm >= PPM {
+        return 0;
+    }
     let kept = checked_div(slots.saturating_mul(PPM.saturating_sub(share_ppm)), PPM);
     kept.min(slots.saturating_sub(1)).max(0)
 }

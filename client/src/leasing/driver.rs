@@ -228,14 +228,13 @@ impl<C: Coordinator> Driver<C> {
     fn leave(&mut self, done: oneshot::Sender<()>) {
         let now_ns = boot_time_ns();
         self.leaving.push(done);
-        let all = std::mem::take(&mut self.due);
-        self.due.extend(all.into_iter().map(|Due { leased, .. }| {
+        for Due { leased, .. } in std::mem::take(&mut self.due) {
             let mut machine = lock(&leased.machine);
             machine.holder.leave(now_ns);
             machine.due_ns = now_ns;
             drop(machine);
-            Due { at_ns: now_ns, leased }
-        }));
+            self.due.insert(Due { at_ns: now_ns, leased });
+        }
     }
 
     fn tell_left(&mut self) {
