@@ -5,8 +5,10 @@
 //! clock that goes on in suspend (`CLOCK_BOOTTIME`).
 
 mod agent;
+mod alike;
 mod beyond;
 mod control;
+mod counts;
 mod homes;
 mod jitter;
 mod lender;
@@ -23,14 +25,15 @@ use std::sync::Arc;
 use crate::{
     guard::{Guard, on},
     lease::{
-        Amounts, Epoch, FallbackRules, Grant, HolderId, Incarnation, LeaseName, NotLeased, Presented, Rules,
-        SyncAnswer, SyncAsk, Timing, Usage,
+        Epoch, FallbackRules, Grant, HolderId, Incarnation, LeaseName, NotLeased, Presented, Rules, SyncAnswer,
+        SyncAsk, Timing, Usage,
     },
 };
-use control::Running;
+pub use alike::Alike;
+use control::Control;
 use jitter::Jitter;
 use lender::Lender;
-use request::{Held, Outstanding, is_higher, is_less, sane};
+use request::{Lease, Outstanding, is_higher, is_less, sane};
 pub use share::{Local, LocalAsk, Share};
 pub use spent::Spent;
 
@@ -96,14 +99,15 @@ pub struct Holder {
     id: HolderId,
     incarnation: Incarnation,
     weight: i64,
-    timing: Timing,
+    timing: Arc<Timing>,
     jitter: Jitter,
     state: State,
     /// The highest seen.
     epoch: Epoch,
-    held: Option<Held>,
     /// Of the last lease that was applied; kept beyond its end.
     name: LeaseName,
+    /// Whether that lease may be presented as long as its curve lasts. The share keeps it.
+    holds: bool,
     sequence: i64,
     outstanding: Option<Box<Outstanding>>,
     /// When the next request is due.
@@ -121,14 +125,14 @@ pub struct Holder {
 // === impl Holder ===
 
 impl Holder {
-    /// A holder that has no lease and asks for one at once. `fallback` holds until a policy is told; `seed` spreads the
-    /// times of sending.
+    /// A holder that has no lease and asks for one at once. Holders of several dependencies may share `timing`. `fallback`
+    /// holds until a policy is told; `seed` spreads the times of sending.
     #[must_use]
     pub fn new(
         id: HolderId,
         incarnation: Incarnation,
         weight: i64,
-        timing: Timing,
+        timing: impl Into<Arc<Timing>>,
         fallback: FallbackRules,
         seed: u64,
         now_ns: i64,
@@ -138,12 +142,12 @@ impl Holder {
             id,
             incarnation,
             weight,
-            timing,
+            timing: timing.into(),
             jitter: Jitter::new(seed),
             state: State::Unleased,
             epoch: Epoch::default(),
-            held: None,
             name: LeaseName::default(),
+            holds: false,
             sequence: 0,
             outstanding: None,
             due_ns: now_ns,
@@ -177,17 +181,26 @@ impl Holder {
     /// How it stands.
     #[must_use]
     pub fn state(&self, now_ns: i64) -> State {
-        match (self.state, &self.held) {
-            (State::Leased, Some(held)) if held.position_ms(now_ns) < held.curve.total_ms() => State::Leased,
-            (State::Leased, _) => State::Unleased,
-            (state, _) => state,
+        if self.state != State::Leased {
+            return self.state;
         }
+        let in_force = self.held(&self.share.lock()).is_some_and(|held| !held.is_over(now_ns));
+        if in_force { State::Leased } else { State::Unleased }
     }
 
     /// The lease in force: its name, value before the curve, and position.
     #[must_use]
     pub fn lease(&self, now_ns: i64) -> Option<Presented> {
-        self.held.as_ref().and_then(|held| held.present(now_ns))
+        self.held(&self.share.lock()).and_then(|held| held.present(self.name, now_ns))
+    }
+
+    /// The lease as it was granted. The share of an agent has only a part of it.
+    fn held<'a>(&'a self, control: &'a Control) -> Option<&'a Lease> {
+        match &self.lender {
+            _ if !self.holds => None,
+            Some(lender) => lender.latest(),
+            None => control.lease.as_ref(),
+        }
     }
 
     /// Sendings since the last answer: the coordinator is away, as far as it can be seen from here.
@@ -341,22 +354,22 @@ impl Holder {
             // A lease is nothing without the rules to spend it by.
             return false;
         }
-        let before = self.lease(now_ns).map_or_else(Amounts::default, |lease| lease.value);
-        let shrinks = is_less(&grant.value, &before);
+        let before = self.held(&control).filter(|held| !held.is_over(now_ns));
+        let shrinks = before.is_some_and(|held| is_less(&grant.value, &held.value));
         let start_ns = sent_ns.saturating_sub(grant.position_ms.max(0).saturating_mul(NANOS_PER_MS));
         self.name = grant.name;
-        let held = Held { name: grant.name, value: grant.value.clone(), curve: grant.curve.clone(), start_ns };
-        let own = self.own_part(&held);
+        let granted = Lease { value: sane(&grant.value), curve: grant.curve.clone(), start_ns };
+        let over = granted.is_over(now_ns);
+        let own = self.own_part(grant.name, granted);
         if grant.value.is_zero() {
             share.withdraw(&mut control, now_ns);
+            control.lease = Some(own);
             self.state = State::Parked;
         } else {
-            let lease = Running { value: own, curve: grant.curve.clone(), start_ns };
-            share.install(&mut control, now_ns, lease, &sane(&grant.moved), rules);
+            share.install(&mut control, now_ns, own, &sane(&grant.moved), rules);
             self.state = State::Leased;
         }
-        let over = held.position_ms(now_ns) >= held.curve.total_ms();
-        self.held = Some(held);
+        self.holds = true;
         let may_quote = self.lender.as_ref().is_none_or(|lender| !lender.is_behind());
         if shrinks && may_quote && self.acknowledged_at_once < ACKNOWLEDGED_AT_ONCE_MAX {
             self.acknowledged_at_once = self.acknowledged_at_once.saturating_add(1);
@@ -376,7 +389,7 @@ impl Holder {
             NotLeased::NotPermitted => {
                 let share = Arc::clone(&self.share);
                 share.withdraw(&mut share.lock(), now_ns);
-                self.held = None;
+                self.holds = false;
                 if let Some(lender) = &mut self.lender {
                     lender.on_refusal();
                 }
@@ -429,7 +442,7 @@ impl Holder {
         share.reincarnate(&mut share.lock(), now_ns);
         self.incarnation = incarnation;
         self.state = State::Unleased;
-        self.held = None;
+        self.holds = false;
         self.name = LeaseName::default();
         self.sequence = 0;
         self.outstanding = None;
@@ -446,7 +459,7 @@ impl Holder {
     fn fence(&mut self, now_ns: i64) {
         let share = Arc::clone(&self.share);
         share.withdraw(&mut share.lock(), now_ns);
-        self.held = None;
+        self.holds = false;
         self.state = State::Fenced;
     }
 

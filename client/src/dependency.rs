@@ -1,9 +1,12 @@
 //! The callee a call is about, and the cost units it is spoken of in.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use budget::{decision::Cost, ids::DependencyId};
 use budget_proto::{InvalidMessage, UnitNames};
+
+/// Most dependencies have no cost units of their own.
+static NO_UNITS: LazyLock<Arc<UnitNames>> = LazyLock::new(Arc::default);
 
 /// A dependency and the names of its cost units; cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,10 +40,14 @@ impl Dependency {
         self.units.cost(unit, amount_micros)
     }
 
-    /// The same, knowing these units too.
+    /// The same with these units instead.
     #[must_use]
-    pub(crate) fn knowing(self, more: &UnitNames) -> Self {
-        if self.units.has(more) { self } else { Self { units: Arc::new(self.units.with(more)), ..self } }
+    pub(crate) fn knowing(&self, units: Arc<UnitNames>) -> Self {
+        Self { id: self.id.clone(), units }
+    }
+
+    pub(crate) const fn shared_units(&self) -> &Arc<UnitNames> {
+        &self.units
     }
 
     /// Its id.
@@ -58,6 +65,6 @@ impl Dependency {
 
 impl From<DependencyId> for Dependency {
     fn from(id: DependencyId) -> Self {
-        Self { id, units: Arc::default() }
+        Self { id, units: Arc::clone(&NO_UNITS) }
     }
 }

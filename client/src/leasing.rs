@@ -7,11 +7,13 @@ mod driver;
 mod lending;
 
 use std::{
-    collections::HashMap,
+    borrow::Borrow,
+    collections::HashSet,
     future::Future,
+    hash::{Hash, Hasher},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock,
-        atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -22,14 +24,14 @@ use budget::{
     lease::{FallbackRules, HolderId, Incarnation, LocalOriginals, SyncAsk, Timing},
     units::MICROS_PER_TOKEN,
 };
-use budget_proto::convert::SyncReply;
+use budget_proto::{UnitNames, convert::SyncReply};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::{Dependency, Error, clock::boot_time_ns};
-use driver::Driver;
+use driver::{Driver, Machine};
 
 /// Life of a permit until a policy is told: that of a policy which says nothing.
-const PERMIT_TTL_MS: i64 = 60_000;
+const PERMIT_TTL_MS: u32 = 60_000;
 /// Calls that wait for the background task.
 const COMMANDS_MAX: usize = 16;
 
@@ -100,14 +102,23 @@ pub struct Leasing {
 #[derive(Debug)]
 pub struct Leased {
     dependency: Dependency,
-    /// The same with the names of all units that were ever told.
-    known: RwLock<Dependency>,
-    permit_ttl_ms: AtomicI64,
-    is_shadow: AtomicBool,
     share: Arc<Share>,
     alive_until_ns: Arc<AtomicI64>,
+    permit_ttl_ms: AtomicU32,
+    is_shadow: AtomicBool,
     standing: AtomicU8,
+    /// Names of the dependency's units and of all that were ever told.
+    known: Mutex<Arc<UnitNames>>,
+    /// Only the background task locks it.
+    machine: Mutex<Machine>,
 }
+
+/// A dependency to be found by its name.
+#[derive(Debug)]
+struct Named(Arc<Leased>);
+
+// With the share, the name and the entries of sets this is what a dependency costs.
+const _: () = assert!(size_of::<Leased>() <= 352);
 
 /// What handles and the background task have in common.
 #[derive(Debug)]
@@ -117,9 +128,10 @@ struct Shared {
     /// Of the next dependency that is named: another one after some were forgotten, since a coordinator may remember these
     /// longer.
     incarnation: Mutex<Incarnation>,
-    leases: RwLock<HashMap<DependencyId, Arc<Leased>>>,
-    /// Holders that the task has not taken over yet.
-    new: Mutex<Vec<(Holder, Arc<Leased>)>>,
+    leases: RwLock<HashSet<Named>>,
+    /// Dependencies that the task has not taken over yet.
+    new: Mutex<Vec<Arc<Leased>>>,
+    timing: Arc<Timing>,
     /// Without the task nobody renews or is fenced: a forked child, or a runtime that is stuck, decides nothing after
     /// this time.
     alive_until_ns: Arc<AtomicI64>,
@@ -198,6 +210,7 @@ impl Leasing {
                 .map_err(|error| Error::NoRandomness(error.to_string()))?,
         };
         let shared = Arc::new(Shared {
+            timing: Arc::new(options.timing),
             options,
             holder,
             incarnation: Mutex::new(incarnation),
@@ -223,7 +236,7 @@ impl Leasing {
             return Ok(leased);
         }
         let mut leases = shared.leases.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(leased) = leases.get(dependency.id()) {
+        if let Some(Named(leased)) = leases.get(dependency.id()) {
             return Ok(Arc::clone(leased));
         }
         let most = shared.options.dependencies_max;
@@ -235,7 +248,7 @@ impl Leasing {
             shared.holder.clone(),
             *lock(&shared.incarnation),
             options.weight.clamp(1, 1_000).into(),
-            options.timing,
+            Arc::clone(&shared.timing),
             options.fallback.clone(),
             // Neither leases nor budgets depend on it: it spreads the times of sending.
             random_u64(),
@@ -244,15 +257,16 @@ impl Leasing {
         let holder = if options.lends { holder.lending() } else { holder };
         let leased = Arc::new(Leased {
             dependency: dependency.clone(),
-            known: RwLock::new(dependency.clone()),
-            permit_ttl_ms: AtomicI64::new(PERMIT_TTL_MS),
-            is_shadow: AtomicBool::new(false),
             share: Arc::clone(holder.share()),
             alive_until_ns: Arc::clone(&shared.alive_until_ns),
+            permit_ttl_ms: AtomicU32::new(PERMIT_TTL_MS),
+            is_shadow: AtomicBool::new(false),
             standing: AtomicU8::new(Standing::Unleased as u8),
+            known: Mutex::new(Arc::clone(dependency.shared_units())),
+            machine: Mutex::new(Machine::new(holder, now_ns)),
         });
-        leases.insert(dependency.id().clone(), Arc::clone(&leased));
-        lock(&shared.new).push((holder, Arc::clone(&leased)));
+        leases.insert(Named(Arc::clone(&leased)));
+        lock(&shared.new).push(Arc::clone(&leased));
         // If the queue is full it wakes anyway.
         let _ = self.commands.try_send(Command::Wake);
         Ok(leased)
@@ -261,13 +275,14 @@ impl Leasing {
     /// The lease of a dependency that was named before.
     #[must_use]
     pub fn find(&self, dependency: &DependencyId) -> Option<Arc<Leased>> {
-        self.shared.leases.read().unwrap_or_else(PoisonError::into_inner).get(dependency).map(Arc::clone)
+        self.shared.find(dependency)
     }
 
     /// All dependencies named so far.
     #[must_use]
     pub fn dependencies(&self) -> Vec<Arc<Leased>> {
-        self.shared.leases.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        let leases = self.shared.leases.read().unwrap_or_else(PoisonError::into_inner);
+        leases.iter().map(|Named(leased)| Arc::clone(leased)).collect()
     }
 
     /// The holder's name.
@@ -284,6 +299,37 @@ impl Leasing {
         tokio::time::timeout(within, leaving).await.unwrap_or(false)
     }
 }
+
+// === impl Shared ===
+
+impl Shared {
+    fn find(&self, dependency: &DependencyId) -> Option<Arc<Leased>> {
+        let leases = self.leases.read().unwrap_or_else(PoisonError::into_inner);
+        leases.get(dependency).map(|Named(leased)| Arc::clone(leased))
+    }
+}
+
+// === impl Named ===
+
+impl Borrow<DependencyId> for Named {
+    fn borrow(&self) -> &DependencyId {
+        self.0.dependency.id()
+    }
+}
+
+impl Hash for Named {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.dependency.id().hash(state);
+    }
+}
+
+impl PartialEq for Named {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.dependency.id() == other.0.dependency.id()
+    }
+}
+
+impl Eq for Named {}
 
 // === impl Leased ===
 
@@ -312,13 +358,13 @@ impl Leased {
     /// The dependency with the names of all units that the coordinator ever told.
     #[must_use]
     pub fn known(&self) -> Dependency {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.dependency.knowing(Arc::clone(&lock(&self.known)))
     }
 
     /// Life of a permit, as the coordinator told it last.
     #[must_use]
     pub fn permit_ttl_ms(&self) -> i64 {
-        self.permit_ttl_ms.load(Ordering::Relaxed)
+        self.permit_ttl_ms.load(Ordering::Relaxed).into()
     }
 
     /// Whether the policy told last only counts what it would refuse.
@@ -329,10 +375,11 @@ impl Leased {
 
     fn told(&self, reply: &SyncReply) {
         self.is_shadow.store(reply.rules.shadow, Ordering::Relaxed);
-        self.permit_ttl_ms.store(reply.rules.permit_ttl_ms, Ordering::Relaxed);
-        let known = self.known();
-        if !known.units().has(&reply.units) {
-            *self.known.write().unwrap_or_else(PoisonError::into_inner) = known.knowing(&reply.units);
+        let permit_ttl_ms = u32::try_from(reply.rules.permit_ttl_ms).unwrap_or(PERMIT_TTL_MS);
+        self.permit_ttl_ms.store(permit_ttl_ms, Ordering::Relaxed);
+        let mut known = lock(&self.known);
+        if !known.has(&reply.units) {
+            *known = Arc::new(known.with(&reply.units));
         }
     }
 

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use super::{
     Holder, State,
-    control::{Control, Running, Turn},
+    control::{Control, Turn},
     lender::Lender,
-    request::{Held, sane},
+    request::Lease,
     share::Share,
 };
 use crate::{
     guard::{Guard, on},
-    lease::{Amounts, HolderId, NotLeased, Presented, Rules, SyncAnswer, SyncAsk, Usage},
+    lease::{Amounts, HolderId, LeaseName, NotLeased, Presented, Rules, SyncAnswer, SyncAsk, Usage},
     ledger::HolderView,
     units::{PPM, scale_down},
 };
@@ -98,7 +98,7 @@ impl Holder {
     /// The lease to present: the one whose successors are not enough for all that is in use.
     pub(super) fn quoted(&self, now_ns: i64) -> Option<Presented> {
         let lease = match &self.lender {
-            Some(lender) => lender.quoted().and_then(|held| held.present(now_ns)),
+            Some(lender) => lender.quoted().and_then(|parent| parent.lease.present(parent.name, now_ns)),
             None => self.lease(now_ns),
         };
         // Whoever has gone from an agent to a ledger proves nothing by what that lent: it would be counted twice.
@@ -123,14 +123,10 @@ impl Holder {
     }
 
     /// What of a new lease is for its own use.
-    pub(super) fn own_part(&mut self, held: &Held) -> Amounts {
-        match &mut self.lender {
-            Some(lender) => {
-                lender.on_parent(held.clone());
-                lender.own_part()
-            }
-            None => sane(&held.value),
-        }
+    pub(super) fn own_part(&mut self, name: LeaseName, granted: Lease) -> Lease {
+        let Some(lender) = &mut self.lender else { return granted };
+        lender.on_parent(name, granted.clone());
+        Lease { value: lender.own_part(), ..granted }
     }
 }
 
@@ -153,7 +149,7 @@ impl Share {
     fn part_with(&self, control: &mut Control, now_ns: i64, own: &Amounts, growth: &Amounts) -> Option<(Amounts, i64)> {
         self.turn_locked(control, now_ns);
         let now_ns = now_ns.max(self.current(control).start_ns);
-        let lease = control.lease.as_mut()?;
+        let lease = control.lease.as_mut().filter(|_| control.in_force)?;
         let position_ms = now_ns.saturating_sub(lease.start_ns).div_euclid(super::NANOS_PER_MS);
         let (step, _) = lease.curve.at(position_ms)?;
         let (growth, part_ppm) = (growth.step(step), step.part_ppm);
@@ -165,9 +161,9 @@ impl Share {
     /// Raises what is left of the lease in force to `own`, with empty caps.
     fn grow_to(&self, now_ns: i64, own: &Amounts) {
         let mut control = self.lock();
-        let Some(lease) = control.lease.clone().filter(|lease| lease.value != *own) else { return };
+        let Some(lease) = control.running().filter(|lease| lease.value != *own).cloned() else { return };
         let nothing = own.map(|_| 0);
-        self.install(&mut control, now_ns, Running { value: own.clone(), ..lease }, &nothing, None);
+        self.install(&mut control, now_ns, Lease { value: own.clone(), ..lease }, &nothing, None);
     }
 }
 

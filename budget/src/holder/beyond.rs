@@ -22,12 +22,27 @@ const NANOS_PER_SECOND: i128 = 1_000_000_000;
 pub(super) struct Beyond {
     /// Earned up to here.
     at_ns: i64,
+    /// From the first time that it is asked.
+    used: Option<Box<Used>>,
+}
+
+/// Levels and counters of a fallback that was asked.
+#[derive(Clone, Debug, Default)]
+struct Used {
     originals: Rationed,
     units: Vec<(UnitId, Rationed)>,
     /// Earned by originals admitted here, at most one token.
     retry_micros: i64,
+    counts: Counts,
+}
+
+/// What the fallback admitted, and what was refused since no coordinator could be asked, cumulative.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
     pub(super) originals_admitted: i64,
     pub(super) retries_admitted: i64,
+    pub(super) originals_denied: i64,
+    pub(super) retries_denied: i64,
 }
 
 /// A bucket of one second's worth.
@@ -35,7 +50,7 @@ pub(super) struct Beyond {
 struct Rationed {
     micros: i64,
     /// Of the refill's division by 10⁹.
-    remainder: i128,
+    remainder: i64,
 }
 
 // === impl Rationed ===
@@ -47,9 +62,9 @@ const fn burst(rate: i64) -> i64 {
 
 impl Rationed {
     fn refill(&mut self, rate: i64, elapsed_ns: i64) {
-        let total = i128::from(rate).saturating_mul(elapsed_ns.into()).saturating_add(self.remainder);
+        let total = i128::from(rate).saturating_mul(elapsed_ns.into()).saturating_add(self.remainder.into());
         let earned = total.checked_div(NANOS_PER_SECOND).unwrap_or(0);
-        self.remainder = total.checked_rem(NANOS_PER_SECOND).unwrap_or(0);
+        self.remainder = total.checked_rem(NANOS_PER_SECOND).and_then(|rest| i64::try_from(rest).ok()).unwrap_or(0);
         self.micros = self.micros.saturating_add(i64::try_from(earned).unwrap_or(i64::MAX));
         if self.micros >= burst(rate) {
             *self = Self { micros: burst(rate), remainder: 0 };
@@ -79,39 +94,61 @@ impl Rationed {
 
 impl Beyond {
     pub(super) const fn new(now_ns: i64) -> Self {
-        Self {
-            at_ns: now_ns,
-            originals: Rationed { micros: 0, remainder: 0 },
-            units: Vec::new(),
-            retry_micros: 0,
-            originals_admitted: 0,
-            retries_admitted: 0,
-        }
+        Self { at_ns: now_ns, used: None }
+    }
+
+    fn used(&mut self) -> &mut Used {
+        self.used.get_or_insert_default()
     }
 
     /// A lease is over: the fallback earns from here. `left` is what the lease did not spend.
     pub(super) fn begin(&mut self, rules: &Rules, at_ns: i64, left: i64) {
         self.at_ns = self.at_ns.max(at_ns);
         if !on(Guard::FallbackApart) {
-            self.originals.micros = self.originals.micros.saturating_add(left.max(0));
+            let originals = &mut self.used().originals;
+            originals.micros = originals.micros.saturating_add(left.max(0));
         }
         if let (LocalOriginals::Rate(rate), false) = (rules.fallback.originals, on(Guard::FallbackKeepsLevel)) {
-            self.originals.micros = burst(rate);
-            self.retry_micros = MICROS_PER_TOKEN;
+            self.used().originals.micros = burst(rate);
+            self.used().retry_micros = MICROS_PER_TOKEN;
         }
     }
 
     pub(super) fn level(&self) -> i64 {
-        self.originals.micros.max(0)
+        self.used.as_ref().map_or(0, |used| used.originals.micros.max(0))
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        self.used.as_ref().map(|used| used.counts).unwrap_or_default()
+    }
+
+    pub(super) fn count_refusal(&mut self, is_retry: bool) {
+        let counts = &mut self.used().counts;
+        let count = if is_retry { &mut counts.retries_denied } else { &mut counts.originals_denied };
+        *count = count.saturating_add(1);
     }
 
     pub(super) fn deposit(&mut self, micros: i64) {
+        self.used().deposit(micros);
+    }
+
+    pub(super) fn reserve(&mut self, rules: &Rules, now_ns: i64, ask: &LocalAsk<'_>) -> Local {
+        let elapsed_ns = now_ns.saturating_sub(self.at_ns).max(0);
+        self.at_ns = self.at_ns.max(now_ns);
+        let used = self.used();
+        used.refill(rules, elapsed_ns);
+        used.reserve(rules, now_ns, ask)
+    }
+}
+
+// === impl Used ===
+
+impl Used {
+    fn deposit(&mut self, micros: i64) {
         self.retry_micros = self.retry_micros.saturating_add(micros.max(0)).min(MICROS_PER_TOKEN);
     }
 
-    fn refill(&mut self, rules: &Rules, now_ns: i64) {
-        let elapsed_ns = now_ns.saturating_sub(self.at_ns).max(0);
-        self.at_ns = self.at_ns.max(now_ns);
+    fn refill(&mut self, rules: &Rules, elapsed_ns: i64) {
         if let LocalOriginals::Rate(rate) = rules.fallback.originals {
             self.originals.refill(rate, elapsed_ns);
             for (unit, rate) in &rules.fallback.units {
@@ -129,8 +166,7 @@ impl Beyond {
         }
     }
 
-    pub(super) fn reserve(&mut self, rules: &Rules, now_ns: i64, ask: &LocalAsk<'_>) -> Local {
-        self.refill(rules, now_ns);
+    fn reserve(&mut self, rules: &Rules, now_ns: i64, ask: &LocalAsk<'_>) -> Local {
         let permit_ns = rules.permit_ttl_ms.saturating_mul(1_000_000);
         let until_ns = now_ns.saturating_add(permit_ns);
         let left = rules.max_attempts.saturating_sub(ask.attempt.number.into());
@@ -151,10 +187,10 @@ impl Beyond {
         match ask.attempt.cause.and_then(|cause| rules.retry_cost_micros.get(cause.index())) {
             Some(cost) => {
                 self.retry_micros = self.retry_micros.saturating_sub(*cost);
-                self.retries_admitted = self.retries_admitted.saturating_add(1);
+                self.counts.retries_admitted = self.counts.retries_admitted.saturating_add(1);
             }
             None => {
-                self.originals_admitted = self.originals_admitted.saturating_add(1);
+                self.counts.originals_admitted = self.counts.originals_admitted.saturating_add(1);
                 if !rules.earn_on_success {
                     self.deposit(rules.deposit_micros);
                 }

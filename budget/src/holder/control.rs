@@ -1,11 +1,16 @@
 //! From one segment of a lease to the next: the only part that takes a lock.
 
-use std::{array, sync::atomic::Ordering::Relaxed};
+use std::{
+    array,
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 
 use super::{
     agent::parted,
     beyond::Beyond,
+    counts::Told,
     homes::{homes, settle_in},
+    request::Lease,
     segment::{LEASED, LIMITED, SHADOW, SLOTS, Segment, UnitCell, UnitSegment, by_class, longest_ns, needed},
     share::{Local, LocalAsk, Share, find},
     spent::Spent,
@@ -15,36 +20,27 @@ use crate::{
     decision::{Denied, DenyReason},
     guard::{Guard, on},
     ids::{PolicyVersion, UnitId},
-    lease::{Amounts, Curve, FallbackRules, Rules, Usage},
+    lease::{Amounts, FallbackRules, Rules},
     policy::CurveStep,
     units::{MICROS_PER_TOKEN, PPM, div_ceil},
 };
 
 const NANOS_PER_MS: i64 = 1_000_000;
 
-/// A lease that is in force along its curve.
-#[derive(Clone, Debug)]
-pub(super) struct Running {
-    pub(super) value: Amounts,
-    pub(super) curve: Curve,
-    pub(super) start_ns: i64,
-}
-
 /// What changes under the lock.
 #[derive(Clone, Debug)]
 pub(super) struct Control {
-    /// Counts segments from 1.
-    segment: u64,
-    pub(super) lease: Option<Running>,
-    pub(super) rules: Rules,
-    beyond: Beyond,
+    /// The last one, until another comes: when it is over it may still be presented.
+    pub(super) lease: Option<Lease>,
+    /// Whether it may be spent.
+    pub(super) in_force: bool,
+    pub(super) rules: Arc<Rules>,
+    pub(super) beyond: Beyond,
     /// Deposits into segments that are over.
-    deposited: i64,
-    /// What was told before: counters never go back.
-    told: Usage,
-    /// Counters when this incarnation began.
-    base: Usage,
-    pub(super) gone: Vec<(UnitId, i64)>,
+    pub(super) deposited: i64,
+    pub(super) told: Told,
+    /// Counts segments from 1.
+    segment: u32,
 }
 
 /// How a segment follows another.
@@ -64,7 +60,8 @@ impl Control {
         Self {
             segment: 1,
             lease: None,
-            rules: Rules {
+            in_force: false,
+            rules: Arc::new(Rules {
                 version: PolicyVersion::default(),
                 shadow: false,
                 retries_off: false,
@@ -78,16 +75,14 @@ impl Control {
                 priority_ppm: [PPM; 3],
                 units: Box::default(),
                 fallback,
-            },
+            }),
             beyond: Beyond::new(now_ns),
             deposited: 0,
-            told: Usage::default(),
-            base: Usage::default(),
-            gone: Vec::new(),
+            told: Told::default(),
         }
     }
 
-    pub(super) const fn segment(&self) -> u64 {
+    pub(super) const fn segment(&self) -> u32 {
         self.segment
     }
 
@@ -95,13 +90,29 @@ impl Control {
         self.beyond.reserve(&self.rules, now_ns, ask)
     }
 
+    pub(super) fn count_refusal_beyond(&mut self, is_retry: bool) {
+        self.beyond.count_refusal(is_retry);
+    }
+
+    /// Rules that are the same stay the same memory, which several dependencies may share.
+    fn learn(&mut self, rules: &Rules) {
+        if *self.rules != *rules {
+            self.rules = Arc::new(rules.clone());
+        }
+    }
+
     pub(super) fn earn_beyond(&mut self) {
         self.beyond.deposit(self.rules.deposit_micros);
     }
 
+    /// The lease in force.
+    pub(super) fn running(&self) -> Option<&Lease> {
+        self.lease.as_ref().filter(|_| self.in_force)
+    }
+
     /// The part of the lease at a time, and until when; none beyond its curve.
     pub(super) fn part_at(&self, at_ns: i64) -> Option<(Amounts, i64)> {
-        let lease = self.lease.as_ref()?;
+        let lease = self.running()?;
         let position_ms = at_ns.saturating_sub(lease.start_ns).div_euclid(NANOS_PER_MS);
         let (step, end_ms) = match lease.curve.at(position_ms) {
             Some(found) => found,
@@ -152,7 +163,7 @@ impl Share {
     }
 
     fn over(&self, control: &mut Control, at_ns: i64) {
-        control.lease = None;
+        control.in_force = false;
         let level = self.admission_level(control, at_ns);
         control.beyond.begin(&control.rules, at_ns, level);
     }
@@ -162,16 +173,17 @@ impl Share {
         &self,
         control: &mut Control,
         now_ns: i64,
-        lease: Running,
+        lease: Lease,
         moved: &Amounts,
         rules: Option<&Rules>,
     ) {
         self.turn_locked(control, now_ns);
         let now_ns = now_ns.max(self.current(control).start_ns);
         if let Some(rules) = rules {
-            control.rules = rules.clone();
+            control.learn(rules);
         }
         control.lease = Some(lease);
+        control.in_force = true;
         if control.part_at(now_ns).is_none() {
             return self.withdraw(control, now_ns);
         }
@@ -180,12 +192,12 @@ impl Share {
 
     /// Other rules for the lease in force.
     pub(super) fn adopt(&self, control: &mut Control, now_ns: i64, rules: &Rules) {
-        if control.rules == *rules {
+        if *control.rules == *rules {
             return;
         }
         self.turn_locked(control, now_ns);
         let now_ns = now_ns.max(self.current(control).start_ns);
-        control.rules = rules.clone();
+        control.learn(rules);
         self.shift(control, &Turn { at_ns: now_ns, now_ns, moved: None });
     }
 
@@ -193,7 +205,7 @@ impl Share {
     pub(super) fn withdraw(&self, control: &mut Control, now_ns: i64) {
         self.turn_locked(control, now_ns);
         let now_ns = now_ns.max(self.current(control).start_ns);
-        if control.lease.is_some() {
+        if control.in_force {
             self.over(control, now_ns);
         }
         self.shift(control, &Turn { at_ns: now_ns, now_ns, moved: None });
@@ -203,8 +215,7 @@ impl Share {
     pub(super) fn reincarnate(&self, control: &mut Control, now_ns: i64) {
         self.withdraw(control, now_ns);
         control.beyond = Beyond::new(now_ns);
-        control.base = self.counted(control);
-        control.told = Usage::default();
+        control.told.begin_at(self.counted(control));
     }
 
     /// Sets the retry bucket's clock back before it leaves its range.
@@ -244,6 +255,7 @@ impl Share {
             new.retry_base = self.earned(new.flags);
         }
         self.slot(tag).publish(&new);
+        self.counters.collisions.store(0, Relaxed);
         let levels_at_ns = if on(Guard::RefillPiecewise) { turn.at_ns } else { turn.now_ns };
         let start_full = turn.moved.is_some() && !on(Guard::RenewalKeepsLevels);
         let moved = turn.moved;
@@ -335,10 +347,9 @@ impl Share {
         let slot = self.slot(tag);
         let mut found: Option<Denied> = None;
         if let Some(cause) = ask.attempt.cause {
-            let cost = slot.retry_cost(cause).into();
             let (_, mark) = self.hot.retry.read();
             let level = segment.retry_clock(self.earned(segment.flags)).saturating_sub(mark).min(segment.retry_burst);
-            let needed = needed(segment.retry_burst, cost, slot.retry_keep(ask.priority));
+            let needed = slot.retry_needed(slot.retry_cost(cause), ask.priority);
             found = short(DenyReason::RetryBudget, level, needed, 0);
         }
         if found.is_none() && segment.flags & SLOTS != 0 && self.hot.flight.count() >= slot.slots(ask.priority) {
@@ -403,70 +414,6 @@ impl Share {
             (UnitId::from_raw(part.id), level)
         });
         (self.admission_level(control, now_ns), retry, units.collect())
-    }
-
-    // --- counters ---
-
-    /// All counters since the share began.
-    fn counted(&self, control: &Control) -> Usage {
-        let load = |counter: &std::sync::atomic::AtomicI64| counter.load(Relaxed);
-        let counters = &self.counters;
-        let (denied, retries_denied) = (load(&counters.originals_denied), load(&counters.retries_denied));
-        let originals_admitted = self.originals();
-        let retries_admitted = self.retries();
-        let segment = self.current(control);
-        let clock = segment.retry_clock(self.earned(segment.flags));
-        let pending = clock.saturating_sub(self.hot.retry.read().1).saturating_sub(segment.retry_burst).max(0);
-        let now_deposited = if segment.flags & LEASED == 0 { 0 } else { clock.saturating_sub(pending) };
-        let odd = Tag::of(control.segment).is_odd();
-        let cells = self.cells.get();
-        Usage {
-            asked: [originals_admitted, retries_admitted, denied, retries_denied, load(&counters.short)]
-                .iter()
-                .fold(0, |sum, count| sum.saturating_add(*count)),
-            originals_admitted,
-            retries_admitted,
-            originals_denied: denied.saturating_add(load(&counters.originals_denied_beyond)),
-            retries_denied: retries_denied.saturating_add(load(&counters.retries_denied_beyond)),
-            not_sent: load(&counters.not_sent),
-            fallback_originals: control.beyond.originals_admitted,
-            fallback_retries: control.beyond.retries_admitted,
-            deposited_micros: (control.deposited.saturating_add(now_deposited))
-                .saturating_sub(load(&self.counters.overflow)),
-            units_asked: (control.rules.units.iter())
-                .map(|unit| {
-                    let cell = cells.and_then(|cells| find(cells, odd, *unit));
-                    (*unit, cell.map_or(0, |(cell, _)| load(&cell.asked)))
-                })
-                .collect(),
-            overuse_micros: load(&counters.overuse),
-        }
-    }
-
-    pub(super) fn usage_locked(&self, control: &mut Control) -> Usage {
-        let (all, base, told) = (self.counted(control), &control.base, &control.told);
-        let since = |get: fn(&Usage) -> i64| get(&all).saturating_sub(get(base)).max(get(told));
-        let of = |usage: &Usage, unit: UnitId| {
-            usage.units_asked.iter().find(|(id, _)| *id == unit).map_or(0, |(_, asked)| *asked)
-        };
-        let usage = Usage {
-            asked: since(|usage| usage.asked),
-            originals_admitted: since(|usage| usage.originals_admitted),
-            retries_admitted: since(|usage| usage.retries_admitted),
-            originals_denied: since(|usage| usage.originals_denied),
-            retries_denied: since(|usage| usage.retries_denied),
-            not_sent: since(|usage| usage.not_sent),
-            // The fallback's own counters begin with the incarnation.
-            fallback_originals: all.fallback_originals,
-            fallback_retries: all.fallback_retries,
-            deposited_micros: since(|usage| usage.deposited_micros),
-            units_asked: (all.units_asked.iter())
-                .map(|(unit, asked)| (*unit, asked.saturating_sub(of(base, *unit)).max(of(told, *unit))))
-                .collect(),
-            overuse_micros: since(|usage| usage.overuse_micros),
-        };
-        control.told = usage.clone();
-        usage
     }
 }
 

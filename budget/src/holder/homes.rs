@@ -31,10 +31,11 @@ pub(super) fn homes(cells: &Cells, old_odd: bool, units: &[UnitId]) -> [Option<U
 /// A unit leaves its cell, another moves in: counters go with the unit.
 pub(super) fn settle_in(control: &mut Control, cell: &UnitCell, was: &UnitSegment, next: &UnitSegment) {
     let asked = cell.asked.load(Relaxed);
-    if was.id != 0 && control.gone.len() < GONE_MAX {
-        control.gone.push((UnitId::from_raw(was.id), asked));
+    let gone = control.told.gone();
+    if was.id != 0 && gone.len() < GONE_MAX {
+        gone.push((UnitId::from_raw(was.id), asked));
     }
-    let known = control.gone.iter().position(|(unit, _)| unit.raw() == next.id);
-    let asked = known.map_or(0, |at| control.gone.swap_remove(at).1);
+    let known = gone.iter().position(|(unit, _)| unit.raw() == next.id);
+    let asked = known.map_or(0, |at| gone.swap_remove(at).1);
     cell.asked.store(asked, Relaxed);
 }

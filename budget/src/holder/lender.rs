@@ -20,7 +20,10 @@ mod reports;
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{NANOS_PER_MS, request::Held, request::sane};
+use super::{
+    NANOS_PER_MS,
+    request::{Lease, Parent},
+};
 use crate::{
     guard::{Guard, on},
     lease::{
@@ -50,7 +53,7 @@ pub(super) struct Lender {
     generation: i64,
     margin_ms: i64,
     /// Leases of the agent under which something may be in use. The first is presented, the last is in force.
-    parents: Vec<Held>,
+    parents: Vec<Parent>,
     /// The smallest of them, component by component.
     least: Amounts,
     /// The agent was told that leases are not permitted.
@@ -139,11 +142,11 @@ impl Lender {
     // --- parents ---
 
     /// The agent lives by another lease.
-    pub(super) fn on_parent(&mut self, parent: Held) {
-        let value = sane(&parent.value);
+    pub(super) fn on_parent(&mut self, name: LeaseName, lease: Lease) {
         self.forbidden = false;
-        self.least = if self.parents.is_empty() { value } else { self.least.zip(&value, i64::min) };
-        self.parents.push(parent);
+        let value = &lease.value;
+        self.least = if self.parents.is_empty() { value.clone() } else { self.least.zip(value, i64::min) };
+        self.parents.push(Parent { name, lease });
         self.settle();
         if self.parents.len() > PARENTS_MAX {
             self.parents.remove(1);
@@ -160,13 +163,13 @@ impl Lender {
         let fitting = self.parents.iter().rposition(|parent| self.fits(parent) || !on(Guard::SubleasesFitQuoted));
         self.parents.drain(..fitting.unwrap_or(0));
         if let [only] = self.parents.as_slice() {
-            self.least = sane(&only.value);
+            self.least = only.lease.value.clone();
         }
     }
 
-    fn fits(&self, parent: &Held) -> bool {
+    fn fits(&self, parent: &Parent) -> bool {
         let in_use = Amounts { slots: self.slots, ..self.charged.clone() };
-        self.is_of_curve(&parent.curve) && is_within(&in_use, &sane(&parent.value))
+        self.is_of_curve(&parent.lease.curve) && is_within(&in_use, &parent.lease.value)
     }
 
     fn is_of_curve(&self, curve: &Curve) -> bool {
@@ -179,16 +182,21 @@ impl Lender {
     }
 
     /// The lease to present.
-    pub(super) fn quoted(&self) -> Option<&Held> {
+    pub(super) fn quoted(&self) -> Option<&Parent> {
         self.parents.first()
+    }
+
+    /// The lease in force.
+    pub(super) fn latest(&self) -> Option<&Lease> {
+        self.parents.last().map(|parent| &parent.lease)
     }
 
     /// What own part and sub-leases share.
     fn whole(&self) -> Amounts {
-        match self.parents.last() {
+        match self.latest() {
             Some(parent) if !self.forbidden => {
                 if self.is_of_curve(&parent.curve) {
-                    sane(&parent.value)
+                    parent.value.clone()
                 } else {
                     self.least.clone()
                 }
@@ -385,7 +393,7 @@ impl Lender {
 
     /// Makes a sub-lease of `value` under the parent in force; nothing has moved with it yet. None if there is no parent.
     pub(super) fn give(&mut self, now_ns: i64, ask: &SyncAsk, value: Amounts) -> Option<()> {
-        let parent = self.parents.last().filter(|_| !self.forbidden)?;
+        let parent = self.latest().filter(|_| !self.forbidden)?;
         let (curve, start_ns) = (parent.curve.clone(), parent.start_ns);
         let permit_ttl_ms = self.rules.as_ref().map_or(0, |rules| rules.permit_ttl_ms);
         self.generation = self.generation.saturating_add(1);
@@ -436,7 +444,7 @@ impl Lender {
 
     /// Whether a lease of the agent is in force that something may be lent of.
     pub(super) fn lends(&self, now_ns: i64) -> bool {
-        let parent = self.parents.last().filter(|_| !self.forbidden);
+        let parent = self.latest().filter(|_| !self.forbidden);
         parent.is_some_and(|parent| position_ms(parent.start_ns, now_ns) < parent.curve.total_ms())
     }
 

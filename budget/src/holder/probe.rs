@@ -3,9 +3,9 @@
 use std::sync::{Mutex, OnceLock, atomic::Ordering::Relaxed};
 
 use super::{
-    Held, Holder, Outstanding, Share,
+    Holder, Outstanding, Share,
     segment::{Cells, Slot, UnitCell, UnitSlot},
-    share::{Counters, Hot, Lane},
+    share::{Counters, Hot},
     word::Tag,
 };
 use crate::lease::{Amounts, LeaseName};
@@ -22,12 +22,12 @@ impl Holder {
             id: self.id.clone(),
             incarnation: self.incarnation,
             weight: self.weight,
-            timing: self.timing,
+            timing: std::sync::Arc::clone(&self.timing),
             jitter: self.jitter.clone(),
             state: self.state,
             epoch: self.epoch,
-            held: self.held.as_ref().map(|held| Held { value: held.value.clone(), curve: held.curve.clone(), ..*held }),
             name: self.name,
+            holds: self.holds,
             sequence: self.sequence,
             outstanding: self.outstanding.as_ref().map(|outstanding| {
                 Box::new(Outstanding { ask: outstanding.ask.clone(), sent: outstanding.sent.clone(), ..**outstanding })
@@ -75,27 +75,22 @@ impl Share {
                 admission: self.hot.admission.copy(),
                 retry: self.hot.retry.copy(),
                 flight: self.hot.flight.copy(),
+                admitted: self.hot.admitted.copy(),
             },
-            lanes: std::array::from_fn(|at| {
-                self.lanes.get(at).map_or_else(Lane::default, |lane| Lane {
-                    originals: lane.originals.load(Relaxed).into(),
-                    retries: lane.retries.load(Relaxed).into(),
-                })
-            }),
             even: Slot::default(),
             odd: Slot::default(),
+            lanes: self.lanes.copy(),
+            cells: OnceLock::new(),
             counters: Counters {
+                collisions: self.counters.collisions.load(Relaxed).into(),
                 successes: self.counters.successes.load(Relaxed).into(),
                 overflow: self.counters.overflow.load(Relaxed).into(),
                 short: self.counters.short.load(Relaxed).into(),
                 originals_denied: self.counters.originals_denied.load(Relaxed).into(),
                 retries_denied: self.counters.retries_denied.load(Relaxed).into(),
-                originals_denied_beyond: self.counters.originals_denied_beyond.load(Relaxed).into(),
-                retries_denied_beyond: self.counters.retries_denied_beyond.load(Relaxed).into(),
                 not_sent: self.counters.not_sent.load(Relaxed).into(),
                 overuse: self.counters.overuse.load(Relaxed).into(),
             },
-            cells: OnceLock::new(),
             control: Mutex::new(control.clone()),
         };
         copied.even.publish(&self.even.read());

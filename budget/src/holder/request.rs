@@ -7,12 +7,20 @@ use crate::{
     units::BURST_MICROS_MAX,
 };
 
+/// A lease along its curve.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
-    pub(super) name: LeaseName,
+pub(super) struct Lease {
+    /// Before the curve.
     pub(super) value: Amounts,
     pub(super) curve: Curve,
     pub(super) start_ns: i64,
+}
+
+/// A lease of an agent, as it presents it.
+#[derive(Clone, Debug)]
+pub(super) struct Parent {
+    pub(super) name: LeaseName,
+    pub(super) lease: Lease,
 }
 
 #[derive(Debug)]
@@ -45,17 +53,22 @@ pub(super) fn is_less(value: &Amounts, before: &Amounts) -> bool {
     !less.is_zero()
 }
 
-// === impl Held ===
+// === impl Lease ===
 
-impl Held {
+impl Lease {
     pub(super) fn position_ms(&self, now_ns: i64) -> i64 {
         now_ns.saturating_sub(self.start_ns).div_euclid(NANOS_PER_MS).max(0)
     }
 
-    pub(super) fn present(&self, now_ns: i64) -> Option<Presented> {
+    /// Whether its curve is over.
+    pub(super) fn is_over(&self, now_ns: i64) -> bool {
+        self.position_ms(now_ns) >= self.curve.total_ms()
+    }
+
+    pub(super) fn present(&self, name: LeaseName, now_ns: i64) -> Option<Presented> {
         let position_ms = self.position_ms(now_ns);
-        (position_ms < self.curve.total_ms()).then(|| Presented {
-            name: self.name,
+        (!self.is_over(now_ns)).then(|| Presented {
+            name,
             value: self.value.clone(),
             curve: self.curve.clone(),
             position_ms,

@@ -5,7 +5,7 @@
 //! nothing comes of it.
 
 use std::sync::atomic::{
-    AtomicI64, AtomicU32,
+    AtomicI64, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
 
@@ -15,10 +15,13 @@ use crate::{
     ids::UnitId,
     lease::{Amounts, Rules, UnitAmounts},
     policy::UNITS_MAX,
-    units::{MICROS_PER_TOKEN, PPM, checked_div},
+    units::{MICROS_PER_TOKEN, PPM, checked_div, scale_down},
 };
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
+/// Of a class's share in parts per million.
+const SHARE_BITS: u32 = 20;
+const SHARE_MASK: u64 = (1 << SHARE_BITS) - 1;
 
 /// Decided locally at all.
 pub(super) const LEASED: u32 = 1;
@@ -71,18 +74,11 @@ published! {
         /// Micro-tokens per count of the earning counter.
         deposit: u32 = AtomicU32,
         attempts: u32 = AtomicU32,
-        /// Level at which each class is admitted, micro-tokens.
-        need_sheddable: i64 = AtomicI64,
+        /// Level at which the default class is admitted, micro-tokens.
         need_default: i64 = AtomicI64,
-        need_critical: i64 = AtomicI64,
-        /// Whole tokens or permits that the classes leave.
-        retry_keep_sheddable: u32 = AtomicU32,
-        retry_keep_default: u32 = AtomicU32,
-        retry_keep_critical: u32 = AtomicU32,
+        /// What each class may drain, parts per million in [`SHARE_BITS`] bits each: the sheddable one's are the lowest.
+        classes: u64 = AtomicU64,
         slots: u32 = AtomicU32,
-        slots_keep_sheddable: u32 = AtomicU32,
-        slots_keep_default: u32 = AtomicU32,
-        slots_keep_critical: u32 = AtomicU32,
         /// Micro-tokens by cause.
         cost_transient: u32 = AtomicU32,
         cost_throttled: u32 = AtomicU32,
@@ -120,23 +116,39 @@ pub(super) struct UnitCell {
 /// Where the cost units live, once a policy has one. A unit stays in its cell as long as the policy has it.
 pub(super) type Cells = [UnitCell; UNITS_MAX];
 
-/// The whole tokens a class leaves of a bucket.
-fn keep(burst: i64, rules: &Rules) -> [u32; 3] {
-    rules.priority_ppm.map(|share| {
-        let kept = i128::from(burst)
-            .saturating_mul(i128::from(PPM.saturating_sub(share)))
-            .checked_div(i128::from(PPM).saturating_mul(i128::from(MICROS_PER_TOKEN)))
-            .unwrap_or(0);
-        u32::try_from(kept).unwrap_or(u32::MAX)
-    })
+/// Whole tokens that are left of a bucket by a class which may drain `share_ppm` of it.
+#[inline]
+fn keep(burst: i64, share_ppm: i64) -> u32 {
+    if share_ppm >= PPM {
+        return 0;
+    }
+    let kept = checked_div(scale_down(burst, PPM.saturating_sub(share_ppm), PPM), MICROS_PER_TOKEN);
+    u32::try_from(kept).unwrap_or(u32::MAX)
 }
 
 /// The permits a class leaves: never all.
-fn keep_slots(slots: i64, rules: &Rules) -> [u32; 3] {
-    rules.priority_ppm.map(|share| {
-        let kept = checked_div(slots.saturating_mul(PPM.saturating_sub(share)), PPM);
-        u32::try_from(kept.min(slots.saturating_sub(1)).max(0)).unwrap_or(u32::MAX)
-    })
+#[inline]
+fn keep_slots(slots: i64, share_ppm: i64) -> i64 {
+    if share_ppm >= PPM {
+        return 0;
+    }
+    let kept = checked_div(slots.saturating_mul(PPM.saturating_sub(share_ppm)), PPM);
+    kept.min(slots.saturating_sub(1)).max(0)
+}
+
+/// Shares of the classes in one word.
+fn packed(shares_ppm: [i64; 3]) -> u64 {
+    shares_ppm.iter().rev().fold(0, |word, share| (word << SHARE_BITS) | share.clamp(&0, &PPM).unsigned_abs())
+}
+
+#[inline]
+fn share_of(classes: u64, priority: Priority) -> i64 {
+    let shift = match priority {
+        Priority::Sheddable => 0,
+        Priority::Default => SHARE_BITS,
+        Priority::Critical => SHARE_BITS << 1,
+    };
+    ((classes >> shift) & SHARE_MASK).cast_signed()
 }
 
 fn micros(amount: i64) -> u32 {
@@ -179,10 +191,8 @@ impl Segment {
         }
         let nothing = Amounts::default();
         let amounts = amounts.unwrap_or(&nothing);
-        let [need_sheddable, need_default, need_critical] =
-            keep(amounts.burst, rules).map(|keep| needed(amounts.burst, MICROS_PER_TOKEN, keep));
-        let [retry_keep_sheddable, retry_keep_default, retry_keep_critical] = keep(amounts.retry_burst, rules);
-        let [slots_keep_sheddable, slots_keep_default, slots_keep_critical] = keep_slots(amounts.slots, rules);
+        let classes = packed(rules.priority_ppm);
+        let keep_default = keep(amounts.burst, share_of(classes, Priority::Default));
         let [cost_transient, cost_throttled, cost_timeout, cost_hedge, cost_failover] =
             rules.retry_cost_micros.map(micros);
         Self {
@@ -196,16 +206,9 @@ impl Segment {
             retry_base,
             deposit: micros(rules.deposit_micros),
             attempts: micros(rules.max_attempts),
-            need_sheddable,
-            need_default,
-            need_critical,
-            retry_keep_sheddable,
-            retry_keep_default,
-            retry_keep_critical,
+            need_default: needed(amounts.burst, MICROS_PER_TOKEN, keep_default),
+            classes,
             slots: micros(amounts.slots),
-            slots_keep_sheddable,
-            slots_keep_default,
-            slots_keep_critical,
             cost_transient,
             cost_throttled,
             cost_timeout,
@@ -232,7 +235,7 @@ impl Segment {
 impl UnitSegment {
     pub(super) fn new(rules: &Rules, id: UnitId, part: Option<&UnitAmounts>, debt: i64) -> Self {
         let (rate, burst) = part.map_or((0, 0), |part| (part.rate, part.burst));
-        let [keep_sheddable, keep_default, keep_critical] = keep(burst, rules);
+        let [keep_sheddable, keep_default, keep_critical] = rules.priority_ppm.map(|share| keep(burst, share));
         Self {
             id: id.raw(),
             rate,
@@ -248,6 +251,8 @@ impl UnitSegment {
         Pace(self.rate)
     }
 }
+
+const _: () = assert!(PPM.unsigned_abs() <= SHARE_MASK && size_of::<Slot>() <= 112);
 
 /// Picks by class.
 #[inline]
@@ -267,21 +272,30 @@ impl Slot {
         Pace(self.rate.load(Relaxed))
     }
 
+    /// Level at which an attempt of a class is admitted.
     #[inline]
     pub(super) fn need(&self, priority: Priority) -> i64 {
-        by_class(priority, &self.need_sheddable, &self.need_default, &self.need_critical).load(Relaxed)
+        match priority {
+            Priority::Default => self.need_default.load(Relaxed),
+            Priority::Sheddable | Priority::Critical => self.needed(&self.burst, MICROS_PER_TOKEN, priority),
+        }
     }
 
+    /// Level at which a class may take a retry's cost.
     #[inline]
-    pub(super) fn retry_keep(&self, priority: Priority) -> u32 {
-        by_class(priority, &self.retry_keep_sheddable, &self.retry_keep_default, &self.retry_keep_critical)
-            .load(Relaxed)
+    pub(super) fn retry_needed(&self, cost: u32, priority: Priority) -> i64 {
+        self.needed(&self.retry_burst, cost.into(), priority)
+    }
+
+    fn needed(&self, burst: &AtomicI64, cost: i64, priority: Priority) -> i64 {
+        let burst = burst.load(Relaxed);
+        needed(burst, cost, keep(burst, share_of(self.classes.load(Relaxed), priority)))
     }
 
     /// Permits that a class may take.
     pub(super) fn slots(&self, priority: Priority) -> i64 {
-        let keep = by_class(priority, &self.slots_keep_sheddable, &self.slots_keep_default, &self.slots_keep_critical);
-        i64::from(self.slots.load(Relaxed)).saturating_sub(keep.load(Relaxed).into())
+        let slots = i64::from(self.slots.load(Relaxed));
+        slots.saturating_sub(keep_slots(slots, share_of(self.classes.load(Relaxed), priority)))
     }
 
     /// What a retry costs.
@@ -307,5 +321,29 @@ impl UnitCell {
     #[inline]
     pub(super) fn slot(&self, odd: bool) -> &UnitSlot {
         if odd { &self.odd } else { &self.even }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::BURST_MICROS_MAX;
+
+    #[test]
+    fn what_a_class_leaves_is_rounded_down_exactly() {
+        let million = i128::from(MICROS_PER_TOKEN);
+        for burst in [0, 1, 999_999, 1_000_001, 7_654_321_987, BURST_MICROS_MAX - 1, BURST_MICROS_MAX] {
+            for share in [0, 1, 333_333, 500_000, 999_999, PPM] {
+                let exact = i128::from(burst) * i128::from(PPM - share) / (million * million);
+                assert_eq!(i128::from(keep(burst, share)), exact, "{burst} {share}");
+            }
+        }
+    }
+
+    #[test]
+    fn shares_of_classes_are_found_again() {
+        let classes = packed([1, 500_000, PPM]);
+        let shares = Priority::ALL.map(|priority| share_of(classes, priority));
+        assert_eq!(shares, [1, 500_000, PPM]);
     }
 }

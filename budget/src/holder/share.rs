@@ -1,22 +1,20 @@
 //! The hot part: local decisions of one dependency, by any number of threads.
 
 mod ending;
+mod lanes;
 mod look;
 
-use std::{
-    cell::Cell,
-    sync::{
-        Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{
-            AtomicI64, AtomicUsize,
-            Ordering::{AcqRel, Acquire, Relaxed},
-        },
+use std::sync::{
+    Mutex, MutexGuard, OnceLock, PoisonError,
+    atomic::{
+        AtomicI64, AtomicU32,
+        Ordering::{AcqRel, Acquire, Relaxed},
     },
 };
 
 use super::{
     control::Control,
-    segment::{Cells, EARN_ON_SUCCESS, LEASED, LIMITED, SHADOW, SLOTS, Slot, needed},
+    segment::{Cells, EARN_ON_SUCCESS, LEASED, LIMITED, SHADOW, SLOTS, Slot},
     spent::{self, Spent, UnitSpent},
     word::{CLOCK_MAX, Flight, Level, Missed, Tag},
 };
@@ -27,6 +25,7 @@ use crate::{
     units::MICROS_PER_TOKEN,
 };
 
+pub(super) use lanes::{Admitted, Lanes};
 pub(super) use look::find;
 use look::{final_refusal, look_at_unit};
 
@@ -60,64 +59,38 @@ pub enum Local {
 ///
 /// Decisions take no lock, but at the end of a step.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Share {
     pub(super) hot: Hot,
-    pub(super) lanes: [Lane; LANES],
     pub(super) even: Slot,
     pub(super) odd: Slot,
-    pub(super) counters: Counters,
+    pub(super) lanes: Lanes,
     pub(super) cells: OnceLock<Box<Cells>>,
-    pub(super) control: Mutex<Box<Control>>,
+    pub(super) counters: Counters,
+    pub(super) control: Mutex<Control>,
 }
 
-/// What every decision writes, in one cache line.
+/// What decisions write, side by side.
 #[derive(Debug)]
-#[repr(align(64))]
 pub(super) struct Hot {
     pub(super) admission: Level,
     pub(super) retry: Level,
     pub(super) flight: Flight,
-}
-
-/// What is counted with every admission, in several cache lines: threads share one word of a decision, not two.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-pub(super) struct Lane {
-    /// Originals admitted; usually the retry bucket's clock.
-    pub(super) originals: AtomicI64,
-    pub(super) retries: AtomicI64,
-}
-
-const LANES: usize = 4;
-
-thread_local! {
-    /// Which lane this thread counts in.
-    static LANE: Cell<usize> = const { Cell::new(LANES) };
-}
-
-static NEXT_LANE: AtomicUsize = AtomicUsize::new(0);
-
-/// Threads take lanes in turn.
-#[cold]
-fn choose_lane() -> usize {
-    let lane = NEXT_LANE.fetch_add(1, Relaxed) & (LANES - 1);
-    LANE.set(lane);
-    lane
+    /// Of all threads, until they are in each other's way.
+    pub(super) admitted: Admitted,
 }
 
 /// What refusals and later steps write.
 #[derive(Debug, Default)]
-#[repr(align(64))]
 pub(super) struct Counters {
+    /// Of threads that admitted at the same time, within this segment.
+    pub(super) collisions: AtomicU32,
     pub(super) successes: AtomicI64,
     /// Deposits that a full retry bucket could not take, counted when a retry finds it full.
     pub(super) overflow: AtomicI64,
     pub(super) short: AtomicI64,
     pub(super) originals_denied: AtomicI64,
     pub(super) retries_denied: AtomicI64,
-    /// Refused after the coordinator could not be asked: `short` counted them as asked.
-    pub(super) originals_denied_beyond: AtomicI64,
-    pub(super) retries_denied_beyond: AtomicI64,
     pub(super) not_sent: AtomicI64,
     pub(super) overuse: AtomicI64,
 }
@@ -133,7 +106,7 @@ struct RetryLook {
 }
 
 // With the rest of a handle it stays below a kilobyte.
-const _: () = assert!(size_of::<Share>() <= 768 && LANES.is_power_of_two());
+const _: () = assert!(size_of::<Share>() <= 528);
 
 // === impl LocalAsk ===
 
@@ -166,15 +139,20 @@ impl Share {
     pub fn new(fallback: FallbackRules, now_ns: i64) -> Self {
         let control = Control::new(fallback, now_ns);
         let tag = Tag::of(control.segment());
-        let hot = Hot { admission: Level::new(tag), retry: Level::new(tag), flight: Flight::default() };
+        let hot = Hot {
+            admission: Level::new(tag),
+            retry: Level::new(tag),
+            flight: Flight::default(),
+            admitted: Admitted::default(),
+        };
         let share = Self {
             hot,
-            lanes: Default::default(),
             even: Slot::default(),
             odd: Slot::default(),
-            counters: Counters::default(),
+            lanes: Lanes::default(),
             cells: OnceLock::new(),
-            control: Mutex::new(Box::new(control)),
+            counters: Counters::default(),
+            control: Mutex::new(control),
         };
         let mut control = share.lock();
         share.withdraw(&mut control, now_ns);
@@ -204,9 +182,10 @@ impl Share {
                 let burst = slot.burst.load(Relaxed);
                 let clock = slot.pace().at(now_ns.wrapping_sub(start_ns));
                 let needed = slot.need(ask.priority);
-                let taken = self.hot.admission.take_from(seen, tag, clock, burst, needed, MICROS_PER_TOKEN);
+                let collided = || self.collided();
+                let taken = self.hot.admission.take_from(seen, clock, burst, needed, MICROS_PER_TOKEN, collided);
                 if let Ok(after) = taken {
-                    self.lane().originals.fetch_add(1, AcqRel);
+                    self.admitted().originals.fetch_add(1, AcqRel);
                     let until_ns = end_ns.min(now_ns.saturating_add(slot.permit_ns.load(Relaxed)));
                     let deposit = slot.deposit.load(Relaxed);
                     return Local::Admitted(Spent::original(tag, until_ns, after, deposit, attempts_left(left), flags));
@@ -272,9 +251,9 @@ impl Share {
             return Err(missed);
         }
         if ask.attempt.is_retry() {
-            self.lane().retries.fetch_add(1, Relaxed);
+            self.admitted().retries.fetch_add(1, Relaxed);
         } else {
-            self.lane().originals.fetch_add(1, AcqRel);
+            self.admitted().originals.fetch_add(1, AcqRel);
             spent.flags |= spent::ORIGINAL;
             spent.deposit = if flags & EARN_ON_SUCCESS == 0 { slot.deposit.load(Relaxed) } else { 0 };
         }
@@ -346,7 +325,7 @@ impl Share {
             return Err(Missed::Moved);
         }
         let cost = slot.retry_cost(cause);
-        let needed = needed(burst, cost.into(), slot.retry_keep(priority));
+        let needed = slot.retry_needed(cost, priority);
         let (found, mark) = self.hot.retry.read();
         if found != tag {
             return Err(Missed::Moved);
@@ -404,10 +383,7 @@ impl Share {
             Local::Denied(_) | Local::Short => true,
         };
         if refused {
-            bump(match ask.attempt.cause {
-                None => &self.counters.originals_denied_beyond,
-                Some(_) => &self.counters.retries_denied_beyond,
-            });
+            self.lock().count_refusal_beyond(ask.attempt.is_retry());
         }
         local
     }
@@ -439,7 +415,7 @@ impl Share {
         if tag.is_odd() { &self.odd } else { &self.even }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Box<Control>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Control> {
         // A panic elsewhere leaves words and numbers consistent: each step of a turn is.
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -450,26 +426,24 @@ impl Share {
 
     /// Originals admitted from the lease. A reading is never more than what a later one sums up to.
     pub(super) fn originals(&self) -> i64 {
-        self.lanes.iter().fold(0, |sum, lane| sum.wrapping_add(lane.originals.load(Acquire)))
+        self.lanes.sum(&self.hot.admitted, |admitted| admitted.originals.load(Acquire))
     }
 
     pub(super) fn retries(&self) -> i64 {
-        self.lanes.iter().fold(0, |sum, lane| sum.wrapping_add(lane.retries.load(Relaxed)))
+        self.lanes.sum(&self.hot.admitted, |admitted| admitted.retries.load(Relaxed))
     }
 
+    /// Where this thread counts what it admits.
     #[inline]
-    pub(super) fn lane(&self) -> &Lane {
-        let [first, second, third, fourth] = &self.lanes;
-        let mut lane = LANE.get();
-        if lane >= LANES {
-            lane = choose_lane();
-        }
-        match lane {
-            0 => first,
-            1 => second,
-            2 => third,
-            _ => fourth,
-        }
+    pub(super) fn admitted(&self) -> &Admitted {
+        self.lanes.own().unwrap_or(&self.hot.admitted)
+    }
+
+    /// Another thread admitted in the same moment.
+    #[cold]
+    #[inline(never)]
+    fn collided(&self) {
+        self.lanes.collided(&self.counters.collisions);
     }
 
     fn retry_clock(&self, slot: &Slot, flags: u32) -> i64 {

@@ -9,7 +9,7 @@ mod steps;
 mod threads;
 
 use super::{
-    Running, Share,
+    Lease, Share,
     share::{Local, LocalAsk},
     spent::Spent,
 };
@@ -81,7 +81,7 @@ fn leased(rules: &Rules, value: &Amounts, moved: &Amounts) -> Share {
 }
 
 fn renew(share: &Share, now_ns: i64, start_ns: i64, rules: &Rules, value: &Amounts, moved: &Amounts) {
-    let lease = Running { value: value.clone(), curve: curve(), start_ns };
+    let lease = Lease { value: value.clone(), curve: curve(), start_ns };
     share.install(&mut share.lock(), now_ns, lease, moved, Some(rules));
 }
 

@@ -73,8 +73,9 @@ const _: () = assert!(crate::units::BURST_MICROS_MAX <= CLOCK_MAX);
 // === impl Tag ===
 
 impl Tag {
-    pub(super) const fn of(segment: u64) -> Self {
-        Self(segment << TAG_SHIFT)
+    #[expect(clippy::as_conversions, reason = "widening, in a constant function")]
+    pub(super) const fn of(segment: u32) -> Self {
+        Self((segment as u64) << TAG_SHIFT)
     }
 
     pub(super) const fn is_odd(self) -> bool {
@@ -143,21 +144,27 @@ impl Level {
     /// that was given back before. Marks and clocks are within ±2⁵¹ and costs within a burst, so nothing wraps.
     #[inline]
     pub(super) fn take(&self, tag: Tag, clock: i64, burst: i64, needed: i64, cost: i64) -> Result<i64, Missed> {
-        self.take_from(self.seen(), tag, clock, burst, needed, cost)
+        let seen = self.seen();
+        if seen.tag() != tag {
+            return Err(Missed::Moved);
+        }
+        self.take_from(seen, clock, burst, needed, cost, || {})
     }
 
-    /// As [`Self::take`], beginning with what was seen of the bucket before: under contention each look is dear.
+    /// As [`Self::take`] of the segment that was seen, beginning with what was seen of the bucket: under contention each
+    /// look is dear. `collided` is called each time that another thread was faster.
     #[inline]
     pub(super) fn take_from(
         &self,
         seen: Seen,
-        tag: Tag,
         clock: i64,
         burst: i64,
         needed: i64,
         cost: i64,
+        collided: impl Fn(),
     ) -> Result<i64, Missed> {
         let line = clock.wrapping_sub(burst);
+        let tag = seen.tag();
         let Seen { mut raw, given } = seen;
         loop {
             let (found, mark) = split(raw);
@@ -173,6 +180,7 @@ impl Level {
                 Ok(_) => return Ok(after.wrapping_add(given)),
                 Err(seen) => raw = seen,
             }
+            collided();
         }
     }
 

@@ -3,13 +3,14 @@
 mod idle;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    cmp,
+    collections::BTreeSet,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use budget::{
-    holder::{Action, Holder, Reply, State},
+    holder::{Action, Alike, Holder, Reply, State},
     ids::DependencyId,
     lease::{Incarnation, SYNC_BATCH_MAX},
 };
@@ -39,20 +40,29 @@ const UNANSWERED_AWAY: u32 = 2;
 /// Drives all holders of one process.
 pub(super) struct Driver<C> {
     coordinator: Arc<C>,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     commands: mpsc::Receiver<Command>,
-    /// Boxed, since a map has room for up to twice as many as it holds.
-    pub(super) machines: HashMap<DependencyId, Box<Machine>>,
-    /// When each wants to be polled.
-    pub(super) due: BTreeSet<(i64, DependencyId)>,
+    /// All that are held, by when they want to be polled.
+    pub(super) due: BTreeSet<Due>,
+    /// Rules and curves of different dependencies are often the same.
+    alike: Alike,
     leaving: Vec<oneshot::Sender<()>>,
     /// When idle dependencies are looked for next.
     look_ns: i64,
 }
 
+/// When a dependency wants to be polled.
+#[derive(Debug)]
+pub(super) struct Due {
+    pub(super) at_ns: i64,
+    pub(super) leased: Arc<Leased>,
+}
+
+/// What drives the leases of one dependency.
+#[derive(Debug)]
 pub(super) struct Machine {
     pub(super) holder: Holder,
-    leased: Arc<Leased>,
+    /// As [`Driver::due`] has it.
     pub(super) due_ns: i64,
     idle: Idle,
 }
@@ -72,8 +82,8 @@ impl<C: Coordinator> Driver<C> {
             coordinator: Arc::new(coordinator),
             shared,
             commands,
-            machines: HashMap::new(),
             due: BTreeSet::new(),
+            alike: Alike::default(),
             leaving: Vec::new(),
             look_ns: 0,
         }
@@ -121,17 +131,17 @@ impl<C: Coordinator> Driver<C> {
     }
 
     pub(super) fn take_over(&mut self, now_ns: i64) {
-        for (holder, leased) in std::mem::take(&mut *lock(&self.shared.new)) {
-            let id = leased.dependency().id().clone();
-            self.due.insert((now_ns, id.clone()));
-            let machine = Machine { holder, leased, due_ns: now_ns, idle: Idle::since(now_ns) };
-            self.machines.insert(id, Box::new(machine));
+        for leased in std::mem::take(&mut *lock(&self.shared.new)) {
+            let mut machine = lock(&leased.machine);
+            machine.due_ns = now_ns;
+            drop(machine);
+            self.due.insert(Due { at_ns: now_ns, leased });
         }
     }
 
     fn until_due(&self, now_ns: i64, may_send: bool) -> Duration {
         match self.due.first() {
-            Some((at_ns, _)) if may_send => {
+            Some(Due { at_ns, .. }) if may_send => {
                 let left_ns = u64::try_from(at_ns.saturating_sub(now_ns)).unwrap_or(0);
                 // Timers are no finer than a millisecond.
                 Duration::from_nanos(left_ns).clamp(Duration::from_millis(1), ROUND_MAX)
@@ -143,28 +153,31 @@ impl<C: Coordinator> Driver<C> {
     /// Asks that are due, of one incarnation; those nearly due come along.
     fn due(&mut self, now_ns: i64) -> Vec<(Asked, u32)> {
         let mut asks: Vec<(Asked, u32)> = Vec::new();
-        let mut later: Vec<(i64, DependencyId)> = Vec::new();
+        let mut later: Vec<Due> = Vec::new();
         let soon_ns = self.shared.options.timing.renew_min_ms / 2 * NANOS_PER_MS;
         while asks.len() < SYNC_BATCH_MAX {
             let until_ns = if asks.is_empty() { now_ns } else { now_ns.saturating_add(soon_ns) };
-            let Some((at_ns, id)) = self.due.pop_first() else { break };
-            if at_ns > until_ns {
-                self.due.insert((at_ns, id));
+            let Some(due) = self.due.pop_first() else { break };
+            if due.at_ns > until_ns {
+                self.due.insert(due);
                 break;
             }
-            let Some(machine) = self.machines.get_mut(&id) else { continue };
+            let Due { at_ns, leased } = due;
+            let mut machine = lock(&leased.machine);
             let of_batch = asks.first().is_none_or(|(asked, _)| asked.ask.incarnation == machine.holder.incarnation());
             if of_batch {
                 if at_ns > now_ns {
                     machine.holder.hasten(now_ns);
                 }
                 if let Action::Send { ask, attempt } = machine.holder.poll(now_ns, random_u64()) {
-                    asks.push((Asked { dependency: machine.leased.known(), ask }, attempt));
+                    asks.push((Asked { dependency: leased.known(), ask }, attempt));
                 }
                 machine.due_ns = machine.holder.due_ns().max(now_ns + NANOS_PER_MS);
-                machine.stand(now_ns);
+                leased.stand(&machine, now_ns);
             }
-            later.push((machine.due_ns, id));
+            let at_ns = machine.due_ns;
+            drop(machine);
+            later.push(Due { at_ns, leased });
         }
         self.due.extend(later);
         asks
@@ -176,11 +189,16 @@ impl<C: Coordinator> Driver<C> {
         for (asked, attempt) in flight.asks {
             let answer = answers.as_mut().and_then(Iterator::next);
             let id = asked.dependency.id();
-            let Some(machine) = self.machines.get_mut(id) else { continue };
+            let Some(leased) = self.shared.find(id) else { continue };
+            let mut machine = lock(&leased.machine);
+            // The one that asked was forgotten: it has been named anew a moment ago.
+            if !self.due.remove(&Due { at_ns: machine.due_ns, leased: Arc::clone(&leased) }) {
+                continue;
+            }
             let (sequence, nonce) = (asked.ask.sequence, asked.ask.nonce);
             match answer {
                 Some(Ok(reply)) => {
-                    machine.leased.told(&reply);
+                    leased.told(&reply);
                     let heard = Reply {
                         sequence,
                         nonce,
@@ -189,6 +207,7 @@ impl<C: Coordinator> Driver<C> {
                         rules: Some(&reply.rules),
                     };
                     machine.holder.on_answer(now_ns, &heard);
+                    machine.holder.keep_once(&mut self.alike);
                 }
                 Some(Err(error)) => {
                     tracing::debug!(dependency = %id, %error, "no lease: the sync failed");
@@ -197,12 +216,11 @@ impl<C: Coordinator> Driver<C> {
                 None => machine.holder.on_failure(now_ns, sequence, nonce),
             }
             if machine.holder.state(now_ns) == State::Fenced {
-                machine.be_born_again(now_ns, random_incarnation());
+                machine.be_born_again(id, now_ns, random_incarnation());
             }
-            self.due.remove(&(machine.due_ns, id.clone()));
             machine.due_ns = machine.holder.due_ns();
-            self.due.insert((machine.due_ns, id.clone()));
-            machine.stand(now_ns);
+            leased.stand(&machine, now_ns);
+            self.due.insert(Due { at_ns: machine.due_ns, leased: Arc::clone(&leased) });
         }
         self.shared.told.notify_waiters();
     }
@@ -210,18 +228,19 @@ impl<C: Coordinator> Driver<C> {
     fn leave(&mut self, done: oneshot::Sender<()>) {
         let now_ns = boot_time_ns();
         self.leaving.push(done);
-        self.due.clear();
-        for (id, machine) in &mut self.machines {
+        for Due { leased, .. } in std::mem::take(&mut self.due) {
+            let mut machine = lock(&leased.machine);
             machine.holder.leave(now_ns);
             machine.due_ns = now_ns;
-            self.due.insert((now_ns, id.clone()));
+            drop(machine);
+            self.due.insert(Due { at_ns: now_ns, leased });
         }
     }
 
     fn tell_left(&mut self) {
         let now_ns = boot_time_ns();
-        let gone = |machine: &Machine| matches!(machine.holder.state(now_ns), State::Left | State::Fenced);
-        if !self.leaving.is_empty() && self.machines.values().all(|machine| gone(machine)) {
+        let gone = |due: &Due| matches!(lock(&due.leased.machine).holder.state(now_ns), State::Left | State::Fenced);
+        if !self.leaving.is_empty() && self.due.iter().all(gone) {
             for done in self.leaving.drain(..) {
                 let _ = done.send(());
             }
@@ -229,14 +248,46 @@ impl<C: Coordinator> Driver<C> {
     }
 }
 
+// === impl Due ===
+
+impl Due {
+    fn key(&self) -> (i64, *const Leased) {
+        (self.at_ns, Arc::as_ptr(&self.leased))
+    }
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
 // === impl Machine ===
 
 impl Machine {
-    fn be_born_again(&mut self, now_ns: i64, incarnation: Result<Incarnation, Error>) {
+    pub(super) const fn new(holder: Holder, now_ns: i64) -> Self {
+        Self { holder, due_ns: now_ns, idle: Idle::since(now_ns) }
+    }
+
+    fn be_born_again(&mut self, dependency: &DependencyId, now_ns: i64, incarnation: Result<Incarnation, Error>) {
         match incarnation {
             Ok(incarnation) => {
                 tracing::warn!(
-                    dependency = %self.leased.dependency().id(),
+                    %dependency,
                     "another process lives under this incarnation (a copy of this one?): starting anew without a lease"
                 );
                 self.holder.reincarnate(now_ns, incarnation);
@@ -245,21 +296,25 @@ impl Machine {
             Err(error) => tracing::error!(%error, "no new incarnation"),
         }
     }
+}
 
+// === impl Leased ===
+
+impl Leased {
     /// Shows how it stands.
-    fn stand(&self, now_ns: i64) {
-        let away = self.holder.unanswered() >= UNANSWERED_AWAY;
-        let standing = match self.holder.state(now_ns) {
+    fn stand(&self, machine: &Machine, now_ns: i64) {
+        let away = machine.holder.unanswered() >= UNANSWERED_AWAY;
+        let standing = match machine.holder.state(now_ns) {
             State::Leased if away => Standing::Degraded,
             State::Leased => Standing::Leased,
             State::Unleased | State::Parked if away => Standing::Fallback,
             State::Parked => Standing::Direct,
             State::Unleased | State::Fenced | State::Left => Standing::Unleased,
         };
-        let before = self.leased.standing();
+        let before = self.standing();
         if before != standing {
-            self.leased.standing.store(standing as u8, Ordering::Relaxed);
-            tracing::info!(dependency = %self.leased.dependency().id(), from = ?before, to = ?standing, "lease");
+            self.standing.store(standing as u8, Ordering::Relaxed);
+            tracing::info!(dependency = %self.dependency().id(), from = ?before, to = ?standing, "lease");
         }
     }
 }

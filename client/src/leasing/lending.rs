@@ -1,6 +1,6 @@
 //! Lending of the leases held: what the agent of a host does for holders there.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use budget::{
     ids::DependencyId,
@@ -10,7 +10,11 @@ use budget::{
 use budget_proto::convert::SyncReply;
 use tokio::sync::oneshot;
 
-use super::{Command, Coordinator, Leasing, driver::Driver};
+use super::{
+    Command, Coordinator, Leasing,
+    driver::{Driver, Due},
+    lock,
+};
 use crate::{Dependency, Error, clock::boot_time_ns};
 
 /// A holder asks for a lease.
@@ -78,21 +82,23 @@ impl<C: Coordinator> Driver<C> {
         let now_ns = boot_time_ns();
         self.take_over(now_ns);
         let Lend { dependency, ask, done } = lend;
-        let Some(machine) = self.machines.get_mut(&dependency) else { return };
+        let Some(leased) = self.shared.find(&dependency) else { return };
+        let mut machine = lock(&leased.machine);
         let answer = machine.holder.lend(now_ns, &ask);
         // What was given up may be acknowledged now.
-        self.due.remove(&(machine.due_ns, dependency.clone()));
-        machine.due_ns = machine.holder.due_ns();
-        self.due.insert((machine.due_ns, dependency));
+        if self.due.remove(&Due { at_ns: machine.due_ns, leased: Arc::clone(&leased) }) {
+            machine.due_ns = machine.holder.due_ns();
+            self.due.insert(Due { at_ns: machine.due_ns, leased: Arc::clone(&leased) });
+        }
         // Nobody may wait any more; the holder asks again.
         let _ = done.send(answer);
     }
 
     pub(super) fn list(&self, list: List) {
         let List { dependency, after, limit, done } = list;
-        let machine = self.machines.get(&dependency);
         let now_ns = boot_time_ns();
-        let views = machine.map(|machine| machine.holder.list_lessees(now_ns, after.as_ref(), limit));
+        let leased = self.shared.find(&dependency);
+        let views = leased.map(|leased| lock(&leased.machine).holder.list_lessees(now_ns, after.as_ref(), limit));
         let _ = done.send(views.unwrap_or_default());
     }
 }

@@ -45,13 +45,13 @@ impl Lender {
         let share = self.choose_share(&whole, ask, now_ms);
         let part_ppm = self.part_ppm(now_ns);
         let (value, wanted_slots) = self.clip(&whole, share, ask, in_flight, part_ppm);
-        let first_ms = self.parents.last().and_then(|parent| parent.curve.0.first()).map_or(0, |step| step.duration_ms);
+        let first_ms = self.latest().and_then(|parent| parent.curve.0.first()).map_or(0, |step| step.duration_ms);
         if wanted_slots > value.slots {
             // Slots that the agent's own callers have in flight are charged already, so that they come free one by one and
             // a later request finds them; else these callers would take them again for ever.
             self.change(ask, now_ns, |life| life.wait_for(wanted_slots, now_ms.saturating_add(first_ms)));
         }
-        let Some(parent) = self.parents.last() else { return value.map(|_| 0) };
+        let Some(parent) = self.latest() else { return value.map(|_| 0) };
         let first = parent.curve.0.first().map_or_else(|| value.clone(), |step| value.step(step));
         let limited = self.rules.as_ref().is_none_or(|rules| rules.limited);
         let useless = needed(&whole, &first, self.rules.as_ref()).any(|(_, held, least)| held < least);
@@ -59,7 +59,7 @@ impl Lender {
     }
 
     fn part_ppm(&self, now_ns: i64) -> i64 {
-        let parent = self.parents.last();
+        let parent = self.latest();
         parent.and_then(|parent| parent.curve.at(parent.position_ms(now_ns))).map_or(0, |(step, _)| step.part_ppm)
     }
 
@@ -138,7 +138,7 @@ impl Lender {
 
     /// The smallest share of which each step leaves what is of use; above [`SHARE_ONE`] if there is none.
     fn smallest(&self, whole: &Amounts) -> Vec<i64> {
-        let steps = self.parents.last().map_or(&[][..], |parent| &parent.curve.0);
+        let steps = self.latest().map_or(&[][..], |parent| &parent.curve.0);
         let share = |step: &CurveStep| {
             let part_ppm = step.part_ppm.max(PPM / 100);
             let of = |(whole, _, least): (i64, i64, i64)| {

@@ -122,7 +122,7 @@ fn a_long_curve_at_the_highest_rate_is_cut_into_segments() {
     let curve = Curve([CurveStep { part_ppm: PPM, duration_ms: 3_600_000 }].into());
     let value = Amounts { rate: 4_000_000 * TOKEN, ..amounts(0, 1_000_000, 10) };
     let share = Share::new(fallback(LocalOriginals::Deny, false), T0);
-    let lease = Running { value, curve, start_ns: T0 };
+    let lease = Lease { value, curve, start_ns: T0 };
     share.install(&mut share.lock(), T0, lease, &amounts(0, 0, 0), Some(&rules()));
     let mut at = T0;
     while at < T0 + 3_600 * SECOND {
@@ -136,7 +136,7 @@ fn a_long_curve_at_the_highest_rate_is_cut_into_segments() {
 fn more_deposits_than_the_clock_counts() {
     let rules = Rules { deposit_micros: 100 * TOKEN, limited: false, ..rules() };
     let share = leased(&rules, &amounts(0, 0, 2), &amounts(0, 0, 0));
-    share.lane().originals.fetch_add(1 << 40, std::sync::atomic::Ordering::Relaxed);
+    share.admitted().originals.fetch_add(1 << 40, std::sync::atomic::Ordering::Relaxed);
     assert_eq!(drain(&share, T0, &retry()), 2);
     assert_eq!(drain(&share, T0, &LocalAsk { attempt: Attempt { number: 4, cause: None }, ..LocalAsk::ORIGINAL }), 0);
     admitted(share.reserve(T0, &LocalAsk::ORIGINAL)).settled(&share);
