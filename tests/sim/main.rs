@@ -83,10 +83,11 @@ fn seeds_that_failed_with_permits() {
 }
 
 /// Useful work: a crash loop was lent twice what it asks for (130919); heartbeats that took longer slowed ledger time down
-/// (152948); small shares for which there was no demand (128234), and for which others were due theirs (112774, 116972).
+/// (152948); small shares for which there was no demand (128234), and for which others were due theirs (112774, 116972);
+/// parts of the rate lent for retries that their budget refused (224349, 256148, 270067).
 #[test]
 fn seeds_that_failed_to_do_useful_work() {
-    for seed in [112_774, 116_972, 128_234, 130_919, 152_948] {
+    for seed in [112_774, 116_972, 128_234, 130_919, 152_948, 224_349, 256_148, 270_067] {
         run::many(run::scenario, seed, 1);
     }
 }
