@@ -31,6 +31,8 @@ pub(crate) struct Twins {
     pub lease: Part,
     /// Which widening of the bound.
     pub widening: usize,
+    /// How long after one is fenced those live by it that it lent to.
+    pub heard_ms: i64,
 }
 
 // === impl Part ===
