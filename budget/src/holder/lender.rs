@@ -243,7 +243,7 @@ impl Lender {
             return Some(SyncAnswer::Invalid(invalid));
         }
         let lends = self.lends(now_ns);
-        let unleased = || match (ask.leave, self.forbidden) {
+        let unleased = || match (ask.leave, self.forbidden || self.takes_away(now_ns, ask)) {
             (true, _) => SyncAnswer::Left,
             (false, true) => SyncAnswer::NotLeased(NotLeased::NotPermitted),
             (false, false) => SyncAnswer::Wait(wait_ms),

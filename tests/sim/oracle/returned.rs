@@ -78,10 +78,16 @@ impl World {
         // An agent's own callers count as one more.
         let (lent, whole) = match agent {
             None => (leasable, whole),
-            Some(agent) => (self.fair_part(agent, leasable), whole + 1),
+            // Of two agents under one name each may have half.
+            Some(agent) => (self.fair_part(agent, leasable) / self.living(&self.processes[agent].name), whole + 1),
         };
         // 95% are for those who hold leases already; a quarter is room.
         lent * 95 / 125 * weight / whole
+    }
+
+    fn living(&self, name: &HolderId) -> i64 {
+        let living = self.processes.iter().filter(|process| process.name == *name && process.lives()).count();
+        i64::try_from(living.max(1)).unwrap_or(1)
     }
 
     /// Whether an agent has a lease, however much of it is lent.

@@ -390,7 +390,7 @@ fn nested(rng: &mut Rng) -> Scenario {
     scenario
 }
 
-/// A host is copied with the agent on it and those it lends to.
+/// A host is copied with the agent on it and those it lends to. One of the two may not be heard of for a while.
 fn copied(rng: &mut Rng) -> Scenario {
     let curve = any_curve(rng);
     let spec = even(rng, curve);
@@ -399,6 +399,13 @@ fn copied(rng: &mut Rng) -> Scenario {
     let at_ms = 20_000 + rng.between(0, 10_000);
     scenario.at(at_ms, Fault::CloneHost(0));
     let longest_ms = scenario.longest_curve_ms();
+    if rng.chance(1, 2) {
+        // The copy of the agent comes after all askers.
+        let away = [*rng.pick(&[0, scenario.askers.len()])];
+        let from_ms = at_ms + rng.between(1, 3_000);
+        cut(&mut scenario, &away, from_ms, true);
+        cut(&mut scenario, &away, from_ms + rng.between(1_000, longest_ms), false);
+    }
     heal(&mut scenario, at_ms + longest_ms + 5_000);
     scenario
 }

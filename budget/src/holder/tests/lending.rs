@@ -250,7 +250,9 @@ fn what_a_fenced_life_lent_ends_with_the_next_request() {
     agent.reincarnate(T0 + SECOND, Incarnation([2; 16]));
     let epoch = Epoch { number: 0, id: 0x0202_0202_0202 };
     let anew = SyncAsk { epoch, ..ask(1, 2, Some(&first)) };
-    assert!(matches!(answer(&mut agent, T0 + SECOND, &anew), SyncAnswer::Wait(_)), "before the agent has a lease");
+    // Before the agent has a lease, too.
+    assert_eq!(answer(&mut agent, T0 + SECOND, &anew), SyncAnswer::NotLeased(NotLeased::NotPermitted));
+    assert!(matches!(answer(&mut agent, T0 + SECOND, &SyncAsk { epoch, ..ask(3, 1, None) }), SyncAnswer::Wait(_)));
     granted(&mut agent, T0 + SECOND, 2, &amounts(0, 0, 0), &rules());
     // A life that was not fenced may have lent more: that one ends by itself.
     let mut of_another = first.clone();
