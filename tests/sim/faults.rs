@@ -192,7 +192,9 @@ impl World {
         let curve_ms = self.history.bound().curve_ms;
         self.history.widenings.push(Widening { at: self.now, admissions: 0, retries: lease.retry_burst * 2 });
         let widening = self.history.widenings.len() - 1;
-        self.twins.push(Twins { since: self.now, until: self.now + curve_ms * MS, lease, widening, heard_ms });
+        let sequence = self.processes[both[0]].sequence;
+        let until = self.now + curve_ms * MS;
+        self.twins.push(Twins { since: self.now, until, lease, sequence, widening, heard_ms });
         let case = self.twins.len() - 1;
         self.widen(case);
         for twin in both {
@@ -209,10 +211,21 @@ impl World {
         }
     }
 
+    /// What a request from before there were two brings is what both have.
+    pub(crate) fn note_twin(&mut self, process: usize, sequence: i64) {
+        let Some(case) = self.processes[process].twin else { return };
+        if sequence <= self.twins[case].sequence {
+            self.twins[case].lease = self.twins[case].lease.most(self.held_now(process));
+            self.widen(case);
+        }
+    }
+
     /// What the second of two may admit until one is fenced: its level, and its rate in that time.
     fn widen(&mut self, case: usize) {
         let Twins { since, until, lease, widening, .. } = self.twins[case];
         let ms = (until - since) / MS + 1;
-        self.history.widenings[widening].admissions = lease.burst + lease.rate / 1_000 * ms + ms;
+        let widening = &mut self.history.widenings[widening];
+        widening.admissions = lease.burst + lease.rate / 1_000 * ms + ms;
+        widening.retries = lease.retry_burst * 2;
     }
 }
