@@ -124,6 +124,11 @@ pub enum Guard {
     LentLevelIsWithdrawn,
     /// Agent: it says no farewell while something that it has lent may be in use.
     LeavesWithNothingLent,
+    /// Agent: a sub-lessee that is revoked is lent nothing.
+    RevokedIsNotLent,
+    /// Agent: once a life of it is fenced, what that had lent ends with the next request of who lives by it; off: with its
+    /// curve where there is nothing to lend instead.
+    FencedSubleasesEnd,
     /// Holder: a sub-lease is never presented to a ledger, where its agent proves all of the parent.
     SubleaseIsNoProof,
     /// Ledger: incarnations of one holder id share one fair share.
@@ -136,7 +141,7 @@ pub enum Guard {
 
 impl Guard {
     /// All of them.
-    pub const ALL: [Self; 61] = [
+    pub const ALL: [Self; 63] = [
         Self::RenewalKeepsLevels,
         Self::EpochStartsEmpty,
         Self::MovedIsWithdrawn,
@@ -194,6 +199,8 @@ impl Guard {
         Self::LentIsNotOwn,
         Self::LentLevelIsWithdrawn,
         Self::LeavesWithNothingLent,
+        Self::RevokedIsNotLent,
+        Self::FencedSubleasesEnd,
         Self::SubleaseIsNoProof,
         Self::OneShareById,
         Self::IdleShrinks,

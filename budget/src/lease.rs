@@ -106,7 +106,8 @@ pub struct Presented {
 /// Cumulative counters of one incarnation for one dependency. Late, lost and repeated reports are harmless.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Attempts asked for, admitted or not.
+    /// Attempts asked for, admitted or not, but for retries that were refused for lack of retry tokens or by the policy: a
+    /// larger share would not admit them.
     pub asked: i64,
     /// Originals admitted from the lease.
     pub originals_admitted: i64,
@@ -124,7 +125,7 @@ pub struct Usage {
     pub fallback_retries: i64,
     /// Retry tokens deposited by local traffic.
     pub deposited_micros: i64,
-    /// Micro-tokens of each unit asked for, admitted or not.
+    /// Micro-tokens of each unit asked for by these.
     pub units_asked: Box<[(UnitId, i64)]>,
     /// Settlements beyond a unit's debt limit.
     pub overuse_micros: i64,

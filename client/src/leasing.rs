@@ -147,6 +147,7 @@ enum Command {
     Leave(oneshot::Sender<()>),
     Lend(lending::Lend),
     List(lending::List),
+    Revoke(lending::Revoke),
 }
 
 /// There are [`LeasingOptions::dependencies_max`] already.

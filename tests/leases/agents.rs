@@ -1,6 +1,6 @@
 //! The agent of a host: leases for callers in any language, by a socket.
 
-use std::{net::SocketAddr, path::PathBuf, process::Command};
+use std::{net::SocketAddr, process::Command};
 
 use budget::decision::{Attempt, Reserve};
 use budget_client::{Mode, Source, boot_time_ns, reservation_id};
@@ -21,10 +21,10 @@ const RATE: f64 = 100.0;
 const AGENTS: usize = 2;
 const CALLERS: usize = 3;
 
-/// An agent that serves a unix socket.
+/// An agent that serves a unix socket, or a port.
 pub(crate) struct Agent {
     pub(crate) process: Process,
-    socket: PathBuf,
+    listen: String,
     http: SocketAddr,
     arguments: Vec<String>,
 }
@@ -33,16 +33,19 @@ pub(crate) struct Agent {
 
 impl Agent {
     pub(crate) async fn start(setting: &Setting, number: usize) -> Self {
-        let socket = setting.path(&format!("agent{number}.sock"));
+        let listen = format!("unix:{}", setting.path(&format!("agent{number}.sock")).display());
+        Self::at(setting, number, &listen, security::upstream(setting.daemons[0].grpc())).await
+    }
+
+    /// One that listens there, and asks those whom `upstream` names.
+    pub(crate) async fn at(setting: &Setting, number: usize, listen: &str, upstream: Vec<String>) -> Self {
         let http = SocketAddr::from(([127, 0, 0, 1], ports::pick()));
-        let listen = format!("unix:{}", socket.display());
         let config = setting.text_path("budgetd.toml");
         let name = format!("host{number}");
         let http_text = http.to_string();
-        let arguments = ["serve", "--listen", &listen, "--http", &http_text, "--config", &config, "--holder-id", &name];
-        let upstream = security::upstream(setting.daemons[0].grpc());
+        let arguments = ["serve", "--listen", listen, "--http", &http_text, "--config", &config, "--holder-id", &name];
         let arguments: Vec<String> = arguments.map(str::to_owned).into_iter().chain(upstream).collect();
-        let mut agent = Self { process: spawn(&arguments), socket, http, arguments };
+        let mut agent = Self { process: spawn(&arguments), listen: listen.to_owned(), http, arguments };
         agent.serves().await;
         agent
     }
@@ -50,7 +53,10 @@ impl Agent {
     pub(crate) async fn serves(&mut self) {
         eventually(BOUND, "the agent serves", async || {
             assert!(self.process.exited().is_none(), "{}", self.process.tail());
-            tokio::net::UnixStream::connect(&self.socket).await.is_ok()
+            match self.listen.strip_prefix("unix:") {
+                Some(socket) => tokio::net::UnixStream::connect(socket).await.is_ok(),
+                None => TcpStream::connect(&self.listen).await.is_ok(),
+            }
         })
         .await;
     }
@@ -62,7 +68,7 @@ impl Agent {
     }
 
     pub(crate) fn endpoint(&self) -> String {
-        format!("unix:{}", self.socket.display())
+        if self.listen.starts_with("unix:") { self.listen.clone() } else { format!("http://{}", self.listen) }
     }
 
     /// Status and body of `/readyz`.

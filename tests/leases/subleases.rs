@@ -1,7 +1,10 @@
 //! Sub-leases: clients that hold leases of the agent of their host, which lends parts of its own.
 
-use budget_client::{Client, boot_time_ns};
-use budget_tests::eventually::eventually;
+use std::net::SocketAddr;
+
+use budget::lease::HolderId;
+use budget_client::{Client, Standing, boot_time_ns};
+use budget_tests::{eventually::eventually, ports, security};
 
 use super::{
     agents::Agent,
@@ -140,5 +143,68 @@ async fn q14_a_policy_that_is_cut_reaches_the_clients_of_an_agent() {
     pass_ms(2_000).await;
     let mut case = Case::new(&setting.policy, HOLDERS, 1, start_ns);
     case.policy(put_ns, &low);
+    case.assert(&*fleet.end().await);
+}
+
+/// An operator takes the lease of one client away, at the agent that lends it: that one stops, the others go on, and it is
+/// leased again when the word is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q14_a_client_of_an_agent_is_revoked_at_the_agent_and_the_others_go_on() {
+    let setting = Setting::new(On::Memory, POLICY);
+    let start_ns = boot_time_ns();
+    let agent = Agent::start(&setting, 0).await;
+    let mut fleet = Fleet::empty();
+    for number in 0..LESSEES {
+        fleet.add(&[agent.endpoint()], Some(&format!("client-{number}")), Demand::plenty(100, LESSEES));
+    }
+    fleet.all_leased_within(LENT_MS, "first sub-leases").await;
+    let (name, why) = (HolderId::new("client-1").unwrap(), "runs wild");
+    let client = Client::new(&agent.endpoint()).unwrap();
+    let at_daemon = Client::new(&setting.endpoints()[0]).unwrap();
+    assert!(!at_daemon.revoke_lease(&pay_id(), &name, why, CALL).await.unwrap(), "the daemon knows the agent only");
+    let nobody = HolderId::new("nobody").unwrap();
+    assert!(!client.revoke_lease(&pay_id(), &nobody, why, CALL).await.unwrap());
+    assert!(client.revoke_lease(&pay_id(), &name, why, CALL).await.unwrap());
+    eventually(BOUND, "the client has given its lease up", async || {
+        fleet.members[1].handle.standing() == Standing::Direct && fleet.standing(Standing::Leased) == LESSEES - 1
+    })
+    .await;
+    fleet.all_leased_within(2 * STEP_MS + LENT_MS, "leased again after one curve").await;
+    let mut case = Case::new(&setting.policy, LESSEES + 1, 1, start_ns);
+    case.all_beyond();
+    case.assert(&*fleet.end().await);
+}
+
+/// An agent has its leases of another agent. When that is killed, it and its clients go on along that one's curve, and no
+/// longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q14_an_agent_of_an_agent_lends_along_the_curve_of_that_one() {
+    // What comes through two agents is to have whole tokens for each.
+    let setting = Setting::new(On::Memory, &policy_of(100, 60, 60));
+    let start_ns = boot_time_ns();
+    let address = SocketAddr::from(([127, 0, 0, 1], ports::pick()));
+    let upstream = security::upstream(setting.daemons[0].grpc());
+    let mut outer = Agent::at(&setting, 0, &address.to_string(), upstream).await;
+    let listen = format!("unix:{}", setting.path("inner.sock").display());
+    let inner = Agent::at(&setting, 1, &listen, vec!["--store".to_owned(), format!("grpc://{address}")]).await;
+    let mut fleet = Fleet::empty();
+    for _ in 0..LESSEES {
+        fleet.add(&[inner.endpoint()], None, Demand::plenty(100, LESSEES));
+    }
+    fleet.all_leased_within(LENT_MS + RETURN_MS, "first leases behind two agents").await;
+    eventually(BOUND, "the first lends to the second, and that to the clients", async || {
+        (sublet(&outer).await.1, sublet(&inner).await.1) == (1, LESSEES)
+    })
+    .await;
+    outer.process.kill();
+    let killed_ns = boot_time_ns();
+    until_ns(killed_ns + (2 * STEP_MS + 300) * MS).await;
+    let after_ns = boot_time_ns();
+    pass_ms(500).await;
+    assert_eq!(fleet.by_lease_since(after_ns), 0, "no lease outlives that of the first agent: {}", fleet.summary());
+    outer.restart().await;
+    fleet.all_leased_within(LENT_MS + RETURN_MS + REST_MS, "T4: leased again behind two agents").await;
+    let mut case = Case::new(&setting.policy, LESSEES + 2, 1, start_ns);
+    case.all_beyond();
     case.assert(&*fleet.end().await);
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     history::Widening,
-    oracle::state::Twins,
+    oracle::state::{Part, Twins},
     scenario::Fault,
     store::Deed,
     time::MS,
@@ -49,6 +49,7 @@ impl World {
             }
             Fault::Leave(process) => self.farewell(process),
             Fault::Clone(process) => self.clone_process(process),
+            Fault::CloneHost(agent) => self.clone_host(agent),
             Fault::Publish(policy) => {
                 self.coordinators.published = policy;
                 // Most replicas read it at once.
@@ -65,6 +66,14 @@ impl World {
             Fault::Turn(process, agent) => self.processes[process].agent = agent,
             Fault::Revoke(process) => {
                 let name = self.processes[process].name.clone();
+                if let Some(agent) = self.processes[process].agent {
+                    let agent = &mut self.processes[agent];
+                    let tau = agent.clock.read(self.now);
+                    if let Some(holder) = &mut agent.holder {
+                        holder.revoke_lessee(tau, &name);
+                    }
+                    return;
+                }
                 let Self { coordinators, history, rng, now, .. } = self;
                 let _ = coordinators.call(0, Deed::Revoke(&name), *now, rng, history);
             }
@@ -131,8 +140,40 @@ impl World {
 
     /// A copy beside the process, with all it has, until the ledger finds out.
     fn clone_process(&mut self, index: usize) {
-        let Some(copy) = self.processes[index].copy() else { return };
         let lease = self.held_now(index);
+        if let Some(clone) = self.copied(index) {
+            self.twins(&[index, clone], lease, 0);
+        }
+    }
+
+    /// Copies of an agent and of those it lends to, who turn to the copy, until the ledger finds out and they have heard of
+    /// it with their next renewals.
+    fn clone_host(&mut self, agent: usize) {
+        // All that is lent is a part of what is charged to the agent.
+        let lease = self.charged_to(agent);
+        let lessees = (0..self.processes.len()).filter(|index| self.processes[*index].agent == Some(agent));
+        let lessees: Vec<_> = lessees.collect();
+        let Some(clone) = self.copied(agent) else { return };
+        for lessee in lessees {
+            if let Some(copy) = self.copied(lessee) {
+                self.processes[copy].agent = Some(clone);
+            }
+        }
+        let timing = &self.scenario.timing;
+        let heard_ms = timing.renew_max_ms + timing.resend_max_ms;
+        self.twins(&[agent, clone], lease, heard_ms);
+    }
+
+    fn charged_to(&self, index: usize) -> Part {
+        let ledger = &self.coordinators.masters[self.coordinators.current].ledger;
+        let holders = ledger.as_ref().map_or_else(Vec::new, |ledger| ledger.list_holders(None, 1_000));
+        let record = holders.iter().find(|view| view.holder == self.processes[index].name);
+        record.map_or_else(Part::default, |view| Part::of(&view.charged))
+    }
+
+    /// A copy of a process that lives.
+    fn copied(&mut self, index: usize) -> Option<usize> {
+        let copy = self.processes[index].copy()?;
         self.processes.push(copy);
         let clone = self.processes.len() - 1;
         self.new_stream(clone);
@@ -140,29 +181,51 @@ impl World {
         let stream = |process: usize| usize::try_from(self.processes[process].stream).unwrap_or(0);
         let (from, to) = (stream(index), stream(clone));
         self.beyond[to] = self.beyond[from];
+        self.wake(clone, self.now);
+        self.resume_asking(clone);
+        Some(clone)
+    }
+
+    /// Two processes live under one incarnation, with so much; `heard_ms` after one is fenced the last one stops that lives
+    /// by what it lent.
+    fn twins(&mut self, both: &[usize; 2], lease: Part, heard_ms: i64) {
         let curve_ms = self.history.bound().curve_ms;
         self.history.widenings.push(Widening { at: self.now, admissions: 0, retries: lease.retry_burst * 2 });
         let widening = self.history.widenings.len() - 1;
-        self.twins.push(Twins { since: self.now, until: self.now + curve_ms * MS, lease, widening });
-        self.widen(self.twins.len() - 1);
-        self.processes[index].twin = Some(self.twins.len() - 1);
-        self.processes[clone].twin = Some(self.twins.len() - 1);
-        self.wake(clone, self.now);
-        self.resume_asking(clone);
+        let sequence = self.processes[both[0]].sequence;
+        let until = self.now + curve_ms * MS;
+        self.twins.push(Twins { since: self.now, until, lease, sequence, widening, heard_ms });
+        let case = self.twins.len() - 1;
+        self.widen(case);
+        for twin in both {
+            self.processes[*twin].twin = Some(case);
+        }
     }
 
     /// One of two has found out.
     pub(crate) fn fenced(&mut self, process: usize) {
         if let Some(case) = self.processes[process].twin.take() {
-            self.twins[case].until = self.twins[case].until.min(self.now);
+            let heard = self.now + self.twins[case].heard_ms * MS;
+            self.twins[case].until = self.twins[case].until.min(heard);
+            self.widen(case);
+        }
+    }
+
+    /// What a request from before there were two brings is what both have.
+    pub(crate) fn note_twin(&mut self, process: usize, sequence: i64) {
+        let Some(case) = self.processes[process].twin else { return };
+        if sequence <= self.twins[case].sequence {
+            self.twins[case].lease = self.twins[case].lease.most(self.held_now(process));
             self.widen(case);
         }
     }
 
     /// What the second of two may admit until one is fenced: its level, and its rate in that time.
     fn widen(&mut self, case: usize) {
-        let Twins { since, until, lease, widening } = self.twins[case];
+        let Twins { since, until, lease, widening, .. } = self.twins[case];
         let ms = (until - since) / MS + 1;
-        self.history.widenings[widening].admissions = lease.burst + lease.rate / 1_000 * ms + ms;
+        let widening = &mut self.history.widenings[widening];
+        widening.admissions = lease.burst + lease.rate / 1_000 * ms + ms;
+        widening.retries = lease.retry_burst * 2;
     }
 }

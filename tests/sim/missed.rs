@@ -63,7 +63,7 @@ pub(crate) const MISSED: [Missed; 51] = [
 
 /// The same where there are agents.
 #[rustfmt::skip]
-pub(crate) const MISSED_BY_AGENTS: [Missed; 10] = [
+pub(crate) const MISSED_BY_AGENTS: [Missed; 12] = [
     (&[Guard::SubleaseEndsWithParent], "agents-end", 10, "T3"),
     (&[Guard::SubleaseWithinParent], "agents-end", 10, "T3"),
     (&[Guard::SubleaseUntilQuoted], "agents-end", 10, "T3"),
@@ -74,4 +74,6 @@ pub(crate) const MISSED_BY_AGENTS: [Missed; 10] = [
     (&[Guard::LentLevelIsWithdrawn], "agents-calm", 10, "T3"),
     (&[Guard::LeavesWithNothingLent], "agents-leave", 10, "T3"),
     (&[Guard::SubleaseIsNoProof], "agents-turn", 150, "T3"),
+    (&[Guard::RevokedIsNotLent], "agents-revoke", 10, "revoked"),
+    (&[Guard::FencedSubleasesEnd], "agents-copied", 20, "T3"),
 ];

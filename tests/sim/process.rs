@@ -30,6 +30,8 @@ pub(crate) struct Process {
     pub clock: HostClock,
     /// The replica it talks to.
     pub endpoint: usize,
+    /// The number of its latest request.
+    pub sequence: i64,
     /// It never talks to another.
     pinned: bool,
     pub lends: bool,
@@ -85,6 +87,7 @@ impl Process {
             retries: 0.0,
             clock,
             endpoint: asker.endpoint.unwrap_or(endpoint),
+            sequence: 0,
             pinned: asker.endpoint.is_some(),
             lends: asker.lends,
             agent: asker.agent,
@@ -259,6 +262,7 @@ impl World {
             }
             Action::Send { ask, attempt } => {
                 let ask = Rc::new(*ask);
+                process.sequence = ask.sequence;
                 if let Some(agent) = process.agent {
                     self.ask_agent(index, agent, &ask, attempt);
                     self.wake(index, now);
@@ -311,6 +315,7 @@ impl World {
         let stream = usize::try_from(self.processes[index].stream).unwrap_or(0);
         self.beyond[stream].learn(&reply.rules);
         self.note_held(index, &reply.answer);
+        self.note_twin(index, reply.sequence);
         self.wake(index, now);
         self.check_state();
     }

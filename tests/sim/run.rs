@@ -55,7 +55,8 @@ pub(crate) fn judge(seed: u64, scenario: Scenario) -> Result<World, String> {
     windows::judge(&world.history, &world.beyond)?;
     returned::judge_permits(&world.history)?;
     world.judge_return()?;
-    work::judge(&world.history, &scenario.work)?;
+    let streams: Vec<_> = world.processes.iter().map(|process| process.stream).collect();
+    work::judge(&world.history, &streams, &scenario.work)?;
     Ok(world)
 }
 

@@ -45,11 +45,13 @@ pub(crate) enum Fault {
     Leave(usize),
     /// A copy of it comes to life beside it: a VM snapshot.
     Clone(usize),
+    /// A copy of an agent and of those it lends to, beside them: a VM snapshot of their host.
+    CloneHost(usize),
     /// A policy is published.
     Publish(usize),
     /// A process asks so many times as much as before, in percent of what it began with.
     Demand(usize, u64),
-    /// An operator takes a lease away.
+    /// An operator takes a lease away, from whoever lends it.
     Revoke(usize),
     /// From now on this agent lends to it, or replicas do.
     Turn(usize, Option<usize>),
@@ -116,6 +118,8 @@ pub(crate) enum Work {
     Calm { from_ms: i64, to_ms: i64, percent: i64 },
     /// Nothing answers from then on: at least 90% of what the curves carry is admitted.
     Outage { from_ms: i64, to_ms: i64 },
+    /// This process admits nothing by a lease.
+    Revoked { process: usize, from_ms: i64, to_ms: i64 },
 }
 
 // === impl Scenario ===

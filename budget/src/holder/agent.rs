@@ -56,6 +56,12 @@ impl Holder {
         self.lender.as_ref().map_or_else(Vec::new, |lender| lender.list(now_ns, after, limit))
     }
 
+    /// Lends a sub-lessee nothing from its next request on, for as long as one curve lasts. Until that request, or the end of
+    /// its curve, it goes on spending. False if no such sub-lessee is known.
+    pub fn revoke_lessee(&mut self, now_ns: i64, holder: &HolderId) -> bool {
+        self.lender.as_mut().is_some_and(|lender| lender.revoke(now_ns, holder))
+    }
+
     fn sublease(&mut self, now_ns: i64, ask: &SyncAsk) -> SyncAnswer {
         let share = Arc::clone(&self.share);
         let Some(lender) = &mut self.lender else { return SyncAnswer::Dead };
@@ -64,7 +70,7 @@ impl Holder {
         }
         let (before, slots_before) = (lender.charge_of(ask), lender.slots_of(ask));
         let value = lender.choose(now_ns, ask, &share.usage(), share.in_flight());
-        if value.is_zero() && lender.has_other(ask) {
+        if value.is_zero() && lender.has_other(ask) && !lender.takes_away(now_ns, ask) {
             // What an earlier life of the agent lent it is worth more, and ends by itself.
             lender.dismiss(now_ns, ask);
             return SyncAnswer::Wait(self.timing.renew_min_ms);

@@ -103,7 +103,8 @@ impl Share {
         let odd = Tag::of(control.segment()).is_odd();
         let cells = self.cells.get();
         Usage {
-            asked: [originals_admitted, retries_admitted, denied, retries_denied, load(&counters.short)]
+            // What the retry budget refuses, or the policy, needs no rate.
+            asked: [originals_admitted, retries_admitted, denied, load(&counters.short)]
                 .iter()
                 .fold(0, |sum, count| sum.saturating_add(*count)),
             originals_admitted,

@@ -17,6 +17,7 @@
 mod choice;
 mod lessee;
 mod reports;
+mod taking;
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -50,6 +51,8 @@ const GROWS_EVERY_MS: i64 = 250;
 pub(super) struct Lender {
     /// Of this incarnation of the agent. Its number is 0, which is no ledger's.
     epoch: Epoch,
+    /// Those of its fenced lives.
+    fenced: Vec<Epoch>,
     generation: i64,
     margin_ms: i64,
     /// Leases of the agent under which something may be in use. The first is presented, the last is in force.
@@ -114,6 +117,7 @@ impl Lender {
         shares.add(0, 1);
         Self {
             epoch: epoch_of(incarnation),
+            fenced: Vec::new(),
             generation: 0,
             margin_ms: timing.margin_ms,
             parents: Vec::new(),
@@ -132,11 +136,11 @@ impl Lender {
         }
     }
 
-    /// A new life of the agent. What the last one lent stays charged to that one by the coordinator, and is none of this
-    /// one's.
+    /// A new life of the agent, whose last one was fenced. What that lent stays charged to it by the coordinator, and is none
+    /// of this one's.
     pub(super) fn reincarnate(&mut self, incarnation: Incarnation, timing: &Timing) {
-        let rules = self.rules.take();
-        *self = Self { rules, ..Self::new(incarnation, timing) };
+        let (rules, fenced) = (self.rules.take(), self.with_this_fenced());
+        *self = Self { rules, fenced, ..Self::new(incarnation, timing) };
     }
 
     // --- parents ---
@@ -247,7 +251,7 @@ impl Lender {
             return Some(SyncAnswer::Invalid(invalid));
         }
         let lends = self.lends(now_ns);
-        let unleased = || match (ask.leave, self.forbidden) {
+        let unleased = || match (ask.leave, self.forbidden || self.takes_away(now_ns, ask)) {
             (true, _) => SyncAnswer::Left,
             (false, true) => SyncAnswer::NotLeased(NotLeased::NotPermitted),
             (false, false) => SyncAnswer::Wait(wait_ms),
@@ -468,7 +472,7 @@ impl Lender {
                 generation: given.map_or(0, |given| given.generation),
                 expires_in_ms: given.map_or(0, left_ms),
                 usage: life.usage.clone(),
-                revoked: false,
+                revoked: lessee.is_revoked(ms(now_ns)),
             })
         };
         lessees.into_iter().filter_map(view).take(limit).collect()

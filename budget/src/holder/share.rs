@@ -163,9 +163,6 @@ impl Share {
     /// Decides by the lease alone.
     #[inline]
     pub fn reserve(&self, now_ns: i64, ask: &LocalAsk<'_>) -> Local {
-        if !ask.costs.is_empty() {
-            self.note_asked(ask.costs);
-        }
         let seen = self.hot.admission.seen();
         let tag = seen.tag();
         let slot = self.slot(tag);
@@ -197,20 +194,25 @@ impl Share {
 
     #[inline(never)]
     fn reserve_slowly(&self, now_ns: i64, ask: &LocalAsk<'_>) -> Local {
-        let local = self.decide(now_ns, ask);
-        match &local {
-            Local::Admitted(spent) if spent.would_be_denied().is_none() => {}
-            Local::Denied(_) | Local::Admitted(_) => bump(match ask.attempt.cause {
+        let decided = self.decide(now_ns, ask);
+        match &decided {
+            Ok(Local::Admitted(spent)) if spent.would_be_denied().is_none() => {}
+            Ok(_) => bump(match ask.attempt.cause {
                 None => &self.counters.originals_denied,
                 Some(_) => &self.counters.retries_denied,
             }),
-            Local::Short => bump(&self.counters.short),
+            Err(Missed::Unearned) => {}
+            Err(Missed::Short | Missed::Moved) => bump(&self.counters.short),
         }
-        local
+        // A retry that its budget refuses is no demand: a rate lent for it would lie idle.
+        if !ask.costs.is_empty() && !matches!(decided, Ok(Local::Denied(_)) | Err(Missed::Unearned)) {
+            self.note_asked(ask.costs);
+        }
+        decided.unwrap_or(Local::Short)
     }
 
-    /// As [`Self::reserve`] without counting what is refused.
-    pub(super) fn decide(&self, now_ns: i64, ask: &LocalAsk<'_>) -> Local {
+    /// As [`Self::reserve`] without counting what is refused, and with what the lease lacks.
+    fn decide(&self, now_ns: i64, ask: &LocalAsk<'_>) -> Result<Local, Missed> {
         for _ in 0..TRIES {
             let tag = self.hot.admission.tag();
             let slot = self.slot(tag);
@@ -220,22 +222,22 @@ impl Share {
             }
             let flags = slot.flags.load(Relaxed);
             if flags & LEASED == 0 || now_ns < slot.start_ns.load(Relaxed) {
-                return Local::Short;
+                return Err(Missed::Short);
             }
             if let Some(denied) = final_refusal(ask, flags, slot.attempts.load(Relaxed)) {
                 if flags & SHADOW == 0 {
-                    return Local::Denied(denied);
+                    return Ok(Local::Denied(denied));
                 }
                 let until_ns = now_ns.saturating_add(slot.permit_ns.load(Relaxed));
-                return Local::Admitted(Spent::shadow(until_ns, denied.reason, ask));
+                return Ok(Local::Admitted(Spent::shadow(until_ns, denied.reason, ask)));
             }
             match self.take(now_ns, ask, tag, slot, flags) {
-                Ok(spent) => return Local::Admitted(spent),
-                Err(Missed::Short) => return Local::Short,
+                Ok(spent) => return Ok(Local::Admitted(spent)),
                 Err(Missed::Moved) => self.turn(now_ns),
+                Err(lacks) => return Err(lacks),
             }
         }
-        Local::Short
+        Err(Missed::Moved)
     }
 
     /// Takes all or nothing.
@@ -274,14 +276,14 @@ impl Share {
         let burst = slot.burst.load(Relaxed);
         let clock = slot.pace().at(elapsed_ns);
         let admission_needed = slot.need(ask.priority);
-        // Looked at first, taken last: a refusal by an empty bucket disturbs nobody.
-        if flags & LIMITED != 0 && self.hot.admission.lacks(tag, clock, burst, admission_needed) {
-            return Err(Missed::Short);
-        }
         let retry = match ask.attempt.cause {
             Some(cause) => Some(self.look_at_retry(tag, slot, flags, ask.priority, cause)?),
             None => None,
         };
+        // Looked at first, taken last: a refusal by an empty bucket disturbs nobody.
+        if flags & LIMITED != 0 && self.hot.admission.lacks(tag, clock, burst, admission_needed) {
+            return Err(Missed::Short);
+        }
         if flags & SLOTS != 0 {
             if self.hot.flight.is_due(now_ns) {
                 return Err(Missed::Moved);
@@ -332,7 +334,7 @@ impl Share {
         }
         let level = clock.saturating_sub(mark);
         if level.min(burst) < needed {
-            return Err(Missed::Short);
+            return Err(Missed::Unearned);
         }
         Ok(RetryLook { clock, burst, needed, cost, lost: level.saturating_sub(burst) })
     }
@@ -367,7 +369,7 @@ impl Share {
     /// policy's fallback.
     pub fn reserve_beyond(&self, now_ns: i64, ask: &LocalAsk<'_>) -> Local {
         let local = match self.decide(now_ns, ask) {
-            Local::Short => {
+            Err(_) => {
                 let mut control = self.lock();
                 self.turn_locked(&mut control, now_ns);
                 if self.current(&control).flags & LEASED != 0 {
@@ -376,7 +378,7 @@ impl Share {
                     control.reserve_beyond(now_ns, ask)
                 }
             }
-            decided @ (Local::Admitted(_) | Local::Denied(_)) => decided,
+            Ok(decided) => decided,
         };
         let refused = match &local {
             Local::Admitted(spent) => spent.would_be_denied().is_some(),

@@ -30,6 +30,8 @@ pub(super) struct Tag(u64);
 pub(super) enum Missed {
     /// The bucket does not cover it.
     Short,
+    /// The retry bucket does not: a larger part of the rate would not help.
+    Unearned,
     /// The segment is over, or another thread is at its end.
     Moved,
 }

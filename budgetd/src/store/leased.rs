@@ -300,6 +300,9 @@ impl<S: Store> Store for WithLeases<S> {
         holder: &HolderId,
         deadline: Instant,
     ) -> Result<bool, StoreError> {
+        if self.scope == Scope::All {
+            return Ok(self.leasing.revoke_lessee(dependency, holder).await);
+        }
         self.inner.revoke(dependency, holder, deadline).await
     }
 }

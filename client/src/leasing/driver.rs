@@ -117,6 +117,7 @@ impl<C: Coordinator> Driver<C> {
                     Some(Command::Leave(done)) => self.leave(done),
                     Some(Command::Lend(lend)) => self.lend(lend),
                     Some(Command::List(list)) => self.list(list),
+                    Some(Command::Revoke(revoke)) => self.revoke(revoke),
                     None => return,
                 },
                 Some(flight) = flights.join_next(), if !flights.is_empty() => {

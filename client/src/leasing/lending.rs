@@ -35,6 +35,14 @@ pub(super) struct List {
     done: oneshot::Sender<Vec<HolderView>>,
 }
 
+/// An operator takes away what was lent to a holder.
+#[derive(Debug)]
+pub(super) struct Revoke {
+    dependency: DependencyId,
+    holder: HolderId,
+    done: oneshot::Sender<bool>,
+}
+
 // === impl Leasing ===
 
 impl Leasing {
@@ -73,6 +81,13 @@ impl Leasing {
         }
         listed.await.unwrap_or_default()
     }
+
+    /// Lends a holder nothing from its next request on, for as long as one curve lasts. False if nothing was lent to it here.
+    pub async fn revoke_lessee(&self, dependency: &DependencyId, holder: &HolderId) -> bool {
+        let (done, revoked) = oneshot::channel();
+        let revoke = Revoke { dependency: dependency.clone(), holder: holder.clone(), done };
+        self.commands.send(Command::Revoke(revoke)).await.is_ok() && revoked.await.unwrap_or(false)
+    }
 }
 
 // === impl Driver ===
@@ -100,5 +115,12 @@ impl<C: Coordinator> Driver<C> {
         let leased = self.shared.find(&dependency);
         let views = leased.map(|leased| lock(&leased.machine).holder.list_lessees(now_ns, after.as_ref(), limit));
         let _ = done.send(views.unwrap_or_default());
+    }
+
+    pub(super) fn revoke(&self, revoke: Revoke) {
+        let Revoke { dependency, holder, done } = revoke;
+        let leased = self.shared.find(&dependency);
+        let revoked = leased.is_some_and(|leased| lock(&leased.machine).holder.revoke_lessee(boot_time_ns(), &holder));
+        let _ = done.send(revoked);
     }
 }

@@ -1,11 +1,12 @@
 //! T4: when all is well again everybody is leased again. T5: permits in flight.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use budget::lease::HolderId;
 
 use crate::{
     history::History,
+    process::Process,
     store::{Called, Deed},
     time::MS,
     world::World,
@@ -59,30 +60,34 @@ impl World {
         let known = &self.coordinators.known[self.coordinators.published];
         let Some(lease) = &known.numbers.lease else { return false };
         let quota = known.numbers.quota();
-        let weight =
-            |of: &HolderId| self.processes.iter().find(|process| process.name == *of).map_or(0, |it| it.weight);
-        let agent_of = |of: &HolderId| self.processes.iter().find(|process| process.name == *of)?.agent;
-        // A holder of the coordinator, or of the same agent.
-        let whole = |agent: Option<usize>| -> i64 {
-            let names: BTreeSet<_> =
-                self.processes.iter().filter(|it| it.agent == agent).map(|process| &process.name).collect();
-            names.into_iter().map(weight).sum()
-        };
-        // 95% are for those who hold leases already; a quarter is room.
-        let fair = |amount: i64, weight: i64, whole: i64| amount * 95 / 125 * weight / whole;
-        let leasable = |amount: i64| amount / 1_000 * lease.part_ppm / 1_000;
-        let part = |amount: i64| match agent_of(name) {
-            None => fair(leasable(amount), weight(name), whole(None)),
-            // The agent's own callers count as one more.
-            Some(agent) => {
-                let parent = fair(leasable(amount), self.processes[agent].weight, whole(None));
-                fair(parent, weight(name), whole(Some(agent)) + 1)
-            }
-        };
+        let Some(index) = self.processes.iter().position(|process| process.name == *name) else { return false };
+        let part = |amount: i64| self.fair_part(index, amount / 1_000 * lease.part_ppm / 1_000);
         part(quota.burst) >= 1_000_000
             && part(quota.retry_burst) >= 1_000_000
             && quota.units.iter().all(|unit| part(unit.burst) >= 1_000_000)
             && (!known.numbers.slots_limited || part(quota.slots * 1_000_000) >= 1_000_000)
+    }
+
+    /// What a process is due of `leasable`, from whoever lends to it, with some room.
+    fn fair_part(&self, index: usize, leasable: i64) -> i64 {
+        let Process { weight, agent, .. } = self.processes[index];
+        let of_same: BTreeMap<_, _> = (self.processes.iter().filter(|it| it.agent == agent))
+            .map(|process| (&process.name, process.weight))
+            .collect();
+        let whole: i64 = of_same.values().sum();
+        // An agent's own callers count as one more.
+        let (lent, whole) = match agent {
+            None => (leasable, whole),
+            // Of two agents under one name each may have half.
+            Some(agent) => (self.fair_part(agent, leasable) / self.living(&self.processes[agent].name), whole + 1),
+        };
+        // 95% are for those who hold leases already; a quarter is room.
+        lent * 95 / 125 * weight / whole
+    }
+
+    fn living(&self, name: &HolderId) -> i64 {
+        let living = self.processes.iter().filter(|process| process.name == *name && process.lives()).count();
+        i64::try_from(living.max(1)).unwrap_or(1)
     }
 
     /// Whether an agent has a lease, however much of it is lent.

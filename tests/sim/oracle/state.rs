@@ -29,8 +29,12 @@ pub(crate) struct Twins {
     /// One was fenced, or what they had at first is over.
     pub until: i64,
     pub lease: Part,
+    /// The last request made before there were two: both send it again, and both live by what it brings.
+    pub sequence: i64,
     /// Which widening of the bound.
     pub widening: usize,
+    /// How long after one is fenced those live by it that it lent to.
+    pub heard_ms: i64,
 }
 
 // === impl Part ===
@@ -56,6 +60,17 @@ impl Part {
             slots: self.slots + other.slots,
             unit_rate: self.unit_rate + other.unit_rate,
             unit_burst: self.unit_burst + other.unit_burst,
+        }
+    }
+
+    pub(crate) fn most(self, other: Self) -> Self {
+        Self {
+            rate: self.rate.max(other.rate),
+            burst: self.burst.max(other.burst),
+            retry_burst: self.retry_burst.max(other.retry_burst),
+            slots: self.slots.max(other.slots),
+            unit_rate: self.unit_rate.max(other.unit_rate),
+            unit_burst: self.unit_burst.max(other.unit_burst),
         }
     }
 

@@ -135,7 +135,8 @@ pub(crate) fn judge(history: &History, beyond: &[Beyond]) -> Result<(), String> 
                 costs.burst,
             ));
         }
-        let allowed = retries.burst + 1 + more_retries;
+        // As with admissions, a millisecond more: ledgers count in whole ones.
+        let allowed = retries.burst + bound.floor / 1_000 + 1 + more_retries;
         if retries.micros() > allowed {
             return Err(format!(
                 "T2 at {} ms: retries in the window from {} ms exceed ratio and floor by {} micro-tokens, allowed are {allowed} ({more_retries} of them named terms)",

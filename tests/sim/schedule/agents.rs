@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// All of them, by name.
-pub(crate) const FAMILIES: [(&str, Family); 11] = [
+pub(crate) const FAMILIES: [(&str, Family); 14] = [
     ("agents", anything),
     ("agents-shrink", shrink),
     ("agents-end", end),
@@ -23,6 +23,9 @@ pub(crate) const FAMILIES: [(&str, Family); 11] = [
     ("agents-permits", permits),
     ("agents-calm", calm),
     ("agents-outage", outage),
+    ("agents-revoke", revoke),
+    ("agents-nested", nested),
+    ("agents-copied", copied),
 ];
 
 /// The first process is an agent and lends to the next ones; some have no agent. Agents are asked for little themselves.
@@ -334,6 +337,76 @@ fn outage(rng: &mut Rng) -> Scenario {
     }
     scenario.work.push(Work::Outage { from_ms, to_ms });
     heal(&mut scenario, to_ms + rng.between(0, 20_000));
+    scenario
+}
+
+/// An operator takes a lease away at the agent that lends it.
+fn revoke(rng: &mut Rng) -> Scenario {
+    let (lessees, others) = (few(rng, 2, 5), few(rng, 0, 2));
+    let spec = ample(rng, 2 * (1 + lessees + others));
+    let mut scenario = fleet(rng, "agents-revoke", spec, lessees, others);
+    let (at_ms, process) = (30_000 + rng.between(0, 5_000), 1 + few(rng, 0, 4) % lessees);
+    scenario.at(at_ms, Fault::Revoke(process));
+    let to_ms = at_ms + scenario.longest_curve_ms() - 100;
+    scenario.work.push(Work::Revoked { process, from_ms: at_ms + scenario.timing.renew_max_ms + 100, to_ms });
+    heal(&mut scenario, to_ms);
+    scenario
+}
+
+/// An agent has its leases of another agent, and any of them hears nothing for a while.
+fn nested(rng: &mut Rng) -> Scenario {
+    let curve = any_curve(rng);
+    let spec = even(rng, curve);
+    let (lessees, others) = (few(rng, 2, 4), few(rng, 0, 2));
+    let mut scenario = fleet(rng, "agents-nested", spec, lessees, others);
+    scenario.askers[1].lends = true;
+    for lessee in &mut scenario.askers[2..=lessees] {
+        lessee.agent = Some(1);
+    }
+    let longest_ms = scenario.longest_curve_ms();
+    let mut at_ms = 20_000;
+    for _ in 0..rng.between(1, 5) {
+        at_ms += rng.between(0, 15_000);
+        let process = few(rng, 0, i64::try_from(lessees).unwrap());
+        let to_ms = at_ms + rng.between(2_000, longest_ms + 10_000);
+        match rng.below(5) {
+            0 => scenario.at(at_ms, Fault::Kill(process)),
+            1 => scenario.at(at_ms, Fault::Pause(process, true)),
+            2 => scenario.at(at_ms, Fault::Suspend(process, true)),
+            3 => scenario.at(at_ms, Fault::Flush),
+            _ => cut(&mut scenario, &[process], at_ms, true),
+        }
+        scenario.at(to_ms, Fault::Start(process));
+        scenario.at(to_ms, Fault::Pause(process, false));
+        cut(&mut scenario, &[process], to_ms, false);
+    }
+    heal(&mut scenario, at_ms + longest_ms + 10_000);
+    // One more hands on what it must have first.
+    scenario.duration_ms += 5 * scenario.timing.renew_max_ms;
+    // What has come through two agents is up to three renewals old: a shorter curve may be over by then.
+    if longest_ms < 3 * scenario.timing.renew_max_ms {
+        scenario.calm_from_ms = None;
+    }
+    scenario
+}
+
+/// A host is copied with the agent on it and those it lends to. One of the two may not be heard of for a while.
+fn copied(rng: &mut Rng) -> Scenario {
+    let curve = any_curve(rng);
+    let spec = even(rng, curve);
+    let (lessees, others) = (few(rng, 1, 3), few(rng, 0, 2));
+    let mut scenario = fleet(rng, "agents-copied", spec, lessees, others);
+    let at_ms = 20_000 + rng.between(0, 10_000);
+    scenario.at(at_ms, Fault::CloneHost(0));
+    let longest_ms = scenario.longest_curve_ms();
+    if rng.chance(1, 2) {
+        // The copy of the agent comes after all askers.
+        let away = [*rng.pick(&[0, scenario.askers.len()])];
+        let from_ms = at_ms + rng.between(1, 3_000);
+        cut(&mut scenario, &away, from_ms, true);
+        cut(&mut scenario, &away, from_ms + rng.between(1_000, longest_ms), false);
+    }
+    heal(&mut scenario, at_ms + longest_ms + 5_000);
     scenario
 }
 

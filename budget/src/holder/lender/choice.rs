@@ -129,7 +129,7 @@ impl Lender {
         if lessee.idle == 0 && !matters && change <= checked_div(lessee.share, 8) {
             share = lessee.share;
         }
-        if share < least {
+        if share < least || (lessee.is_revoked(now_ms) && on(Guard::RevokedIsNotLent)) {
             share = 0;
         }
         lessee.share = share;

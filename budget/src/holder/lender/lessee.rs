@@ -19,6 +19,8 @@ pub(super) struct Lessee {
     pub(super) share: i64,
     /// Renewals in a row without a single ask.
     pub(super) idle: i64,
+    /// An operator took its lease away until then.
+    pub(super) revoked_until_ms: i64,
     /// When its charge changes next.
     pub(super) due_ms: Option<i64>,
     /// The latest last.
@@ -66,7 +68,11 @@ pub(super) struct Given {
 
 impl Lessee {
     pub(super) fn new(weight: i64, life: Life) -> Self {
-        Self { weight, demand: 0, share: 0, idle: 0, due_ms: None, lives: vec![life] }
+        Self { weight, demand: 0, share: 0, idle: 0, revoked_until_ms: 0, due_ms: None, lives: vec![life] }
+    }
+
+    pub(super) const fn is_revoked(&self, now_ms: i64) -> bool {
+        self.revoked_until_ms > now_ms
     }
 
     /// Whether there is room for another incarnation.

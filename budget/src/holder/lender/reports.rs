@@ -26,8 +26,8 @@ impl Lender {
             add(&mut all.originals_admitted, now.originals_admitted, then.originals_admitted),
             add(&mut all.retries_admitted, now.retries_admitted, then.retries_admitted),
             add(&mut all.originals_denied, now.originals_denied, then.originals_denied),
-            add(&mut all.retries_denied, now.retries_denied, then.retries_denied),
         ];
+        add(&mut all.retries_denied, now.retries_denied, then.retries_denied);
         let decided = decided.into_iter().fold(0, i64::saturating_add);
         add(&mut all.asked, decided, 0);
         add(&mut all.not_sent, now.not_sent, then.not_sent);

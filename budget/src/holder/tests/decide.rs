@@ -74,7 +74,28 @@ fn the_kill_switch_and_the_attempt_limit_are_final() {
     assert_eq!(spent.attempts_left(), 2);
     spent.use_up(&share);
     let usage = share.usage();
-    assert_eq!((usage.asked, usage.originals_denied, usage.retries_denied), (3, 1, 1));
+    assert_eq!((usage.asked, usage.originals_denied, usage.retries_denied), (2, 1, 1));
+}
+
+#[test]
+fn retries_that_their_budget_refuses_are_no_demand() {
+    let rules = Rules { units: [tokens()].into(), ..rules() };
+    let value = with_unit(amounts(0, 3, 1), 10, 100);
+    let share = leased(&rules, &value, &value);
+    let cost = [Cost { unit: tokens(), amount_micros: TOKEN }];
+    let retry = LocalAsk { costs: &cost, ..retry() };
+    admitted(share.reserve(T0, &retry)).use_up(&share);
+    for _ in 0..5 {
+        assert_eq!(share.reserve(T0, &retry), Local::Short);
+    }
+    let asked = |share: &Share| (share.usage().asked, share.usage().units_asked[0].1 / TOKEN);
+    assert_eq!(asked(&share), (1, 1));
+    // Nor while the coordinator is away.
+    assert_eq!(denied(share.reserve_beyond(T0, &retry)), DenyReason::RetryBudget);
+    assert_eq!(asked(&share), (1, 1));
+    // What the rate refuses is.
+    assert_eq!(drain(&share, T0, &LocalAsk::ORIGINAL), 2);
+    assert_eq!(asked(&share), (4, 1));
 }
 
 #[test]

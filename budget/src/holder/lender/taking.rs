@@ -1,0 +1,41 @@
+//! Sub-leases that are taken away before their end: from a sub-lessee that an operator names, and from those whose agent was
+//! fenced.
+
+use super::{Lender, ms};
+use crate::{
+    guard::{Guard, on},
+    lease::{Epoch, HolderId, SyncAsk},
+};
+
+/// Most fenced lives of an agent whose sub-leases are known as theirs.
+const FENCED_MAX: usize = 8;
+
+// === impl Lender ===
+
+impl Lender {
+    /// Lends a sub-lessee nothing from its next request on, for as long as one curve lasts. False if it is not known.
+    pub(in crate::holder) fn revoke(&mut self, now_ns: i64, holder: &HolderId) -> bool {
+        let curve_ms = self.latest().map_or(0, |parent| parent.curve.total_ms());
+        let until_ms = ms(now_ns).saturating_add(curve_ms);
+        self.lessees.get_mut(holder).map(|lessee| lessee.revoked_until_ms = until_ms).is_some()
+    }
+
+    /// Whether a sub-lessee is to give up what it lives by even if it gets nothing instead: it is revoked, or its lease was
+    /// lent by a life of the agent that was fenced. Another process lives under that incarnation and lends the same.
+    pub(in crate::holder) fn takes_away(&self, now_ns: i64, ask: &SyncAsk) -> bool {
+        let lessee = self.lessees.get(&ask.holder);
+        let revoked = lessee.is_some_and(|lessee| lessee.is_revoked(ms(now_ns)));
+        let fenced = ask.lease.as_ref().is_some_and(|lease| self.fenced.contains(&lease.name.epoch));
+        revoked || (fenced && on(Guard::FencedSubleasesEnd))
+    }
+
+    /// The fenced lives, this one among them.
+    pub(super) fn with_this_fenced(&mut self) -> Vec<Epoch> {
+        let mut fenced = std::mem::take(&mut self.fenced);
+        if fenced.len() >= FENCED_MAX {
+            fenced.remove(0);
+        }
+        fenced.push(self.epoch);
+        fenced
+    }
+}
