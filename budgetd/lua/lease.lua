@@ -1,346 +1,10 @@
--- Opening epochs, charging holders and stepping down: the mirror of budget/src/ledger/leases.rs and leases/holders.rs, same
--- names, same order. Only in the variant of apply.lua for ledgers that lend. Put after lending.lua.
---
--- KEYS, the last four: lending (string), holders (hash: holder -> record; '' -> sums of shares), due (sorted set: holder by
--- the time of the next change of its charge), proofs (set of incarnations)
--- ARGV, the last two: the policy's terms, and the ground with asks if there are any
+-- The part of a ledger's beginning that concerns leases, and writing them: the mirror of budget/src/ledger/leases.rs, same
+-- names, same order. Put after the function `make_charging`.
 
--- Ground and terms of this call.
-local ground_packed, given_terms = table.remove(ARGV), unpack_terms(table.remove(ARGV), 1)
-local proofs_key, due_key, holders_key = table.remove(KEYS), table.remove(KEYS), table.remove(KEYS)
-local lending_key = table.remove(KEYS)
-local ground = {}
-local has_ask, ask_at
-ground.identity, ground.number, ground.id, ground.fresh_id, ground.fresh_store, ground.has_beat, ground.boot, ground.clock,
-  has_ask, ask_at = struct.unpack(GROUND_FORMAT, ground_packed)
-
--- The holders' records as far as they were read, by name; a record that has gone is false. What is to be written.
-local records, dirty, dues_of_holders, new_proofs = {}, {}, {}, {}
--- Records that were written anew without being taken apart, packed.
-local renewed = {}
-local shares, shares_dirty, lending_wiped, lending_over, reservations_gone = nil, false, false, false, false
-
--- No ledger was found, and nothing has begun one.
-local absent, call_number, call_id = not l, tonumber(ARGV[2]), tonumber(ARGV[3])
-load_lending(lending_key)
-if lending and (has_ask == 1 or ground.has_beat == 1) then
-  -- What is said of the holders must be what is there: keys may have been evicted.
-  local fields = lending.holders > 0 and lending.holders + 1 or 0
-  lending.torn = redis.call('HLEN', holders_key) ~= fields or redis.call('ZCARD', due_key) ~= lending.holders
-    or redis.call('SCARD', proofs_key) ~= lending.proofs
-end
-
--- Computes with the numbers n from now on: clips, never refills.
-local function fit()
-  if n[N_LIMITED] == 1 then
-    adopt(l, L_ADMISSION, n[N_ADMISSION], n[N_ADMISSION + 1], n[N_ADMISSION + 2])
-  else
-    l[L_ADMISSION], l[L_ADMISSION + 1] = 0, 0
-  end
-  adopt(l, L_RETRY, n[N_RETRY], n[N_RETRY + 1], n[N_RETRY + 2])
-  local new = { unpack(l, 1, L_UNITS - 1) }
-  for i = N_UNITS, #n, UNIT_NUMBERS do
-    local at, balance = #new + 1, 0
-    for old = L_UNITS, #l, L_UNIT do
-      if l[old] == n[i] then
-        balance = l[old + 1]
-      end
-    end
-    new[at], new[at + 1], new[at + 2] = n[i], balance, 0
-    adopt(new, at + 1, n[i + 1], n[i + 2], n[i + 3])
-  end
-  l = new
-  l[L_UNIT_COUNT] = (#n - N_UNITS + 1) / UNIT_NUMBERS
-end
-
--- Sets what direct callers share to what is not charged. True if that changed: then the levels are to be clipped, and the
--- numbers n made anew.
-local function set_direct(amounts)
-  local before = lending.direct
-  local same = before and #before == #amounts
-  for i = 1, same and #amounts or 0 do
-    same = same and before[i] == amounts[i]
-  end
-  if not same then
-    lending.direct, lending_dirty = amounts, true
-  end
-  return not same
-end
-
--- Opens an epoch above every one that is known. lost: with empty levels and no permits.
-local function open_epoch(presented, lost)
-  local t, now = lending.terms, l[L_NOW]
-  -- At the end of all numbers another id is what counts as higher.
-  lending.number = math.min(math.max(lending.number, ground.number, presented) + 1, EPOCH_NUMBER_MAX)
-  lending.id, lending.identity, lending.lost = ground.fresh_id, ground.identity, lost
-  lending.generation, lending.dead, lending.debt, lending.beats = 0, 0, 0, {}
-  lending.charged, lending.proved, lending.direct = ZERO, ZERO, nil
-  lending.holders, lending.proofs, lending.next_due, lending.torn = 0, 0, NEVER, false
-  -- What passed before it opened earns nothing in it.
-  l[L_CLOCK], lending.wait, lending.quarantine = clock, now, now
-  if ground.fresh_store == 0 then
-    lending.wait, lending.quarantine = now + t.overlap, now + t.longest + t.margin + t.overlap
-  end
-  records, dirty, dues_of_holders, new_proofs, renewed = {}, {}, {}, {}, {}
-  shares, shares_dirty, lending_dirty, lending_wiped = nil, false, true, true
-  if lost then
-    reservations_gone = true
-    l[L_IN_FLIGHT], l[L_END + 2], l[L_PERMITS + 2], l[L_END + 4], l[L_PERMITS + 4] = 0, 0, 0, 0, 0
-    l[L_NEWER], l[L_SIZE + 1], l[L_SIZE + 2], l[L_QUEUED], l[L_QUEUE_PERMITS], l[L_QUEUE_UNTIL] = 1, 0, 0, 0, 0, 0
-    l[L_ADMISSION], l[L_ADMISSION + 1], l[L_RETRY], l[L_RETRY + 1] = 0, 0, 0, 0
-    for at = L_UNITS, #l, L_UNIT do
-      l[at + 1], l[at + 2] = 0, 0
-    end
-  end
-end
-
--- Opens an epoch where state is missing, is another store's, or is older than what the caller remembers. own: the ledger's
--- numbers; given: those of the call, nil if the ledger has newer ones.
-local function open_epoch_if_lost(own, given)
-  if not lending then
-    -- Numbers of the same version begin lending only where an earlier release of this program has not.
-    local newer = absent or call_number ~= l[L_NUMBER] or call_id ~= l[L_ID]
-    if not (given and given_terms.some and (newer or given_terms.part > 0)) then
-      return
-    end
-    lending, whole = { number = 0, terms = given_terms }, given
-    -- Nothing was ever decided here: the state is missing. Otherwise leases are permitted from now on, and direct callers
-    -- keep what they have.
-    local missing = leased_mark
-    if not missing then
-      local sum = l[ORIGINALS_ADMITTED] + l[DEPOSITED]
-      for i = RETRIES_ADMITTED, WOULD_BE_DENIED do
-        sum = sum + l[i]
-      end
-      missing = sum == 0
-    end
-    open_epoch(0, missing)
-    return
-  end
-  whole = own
-  if lending.identity ~= ground.identity or lending.torn or not leased_mark
-    or (ground.number > 0 and (ground.number > lending.number
-      or (ground.number == lending.number and ground.id ~= lending.id))) then
-    open_epoch(0, true)
-  else
-    n = within(lending.direct)
-  end
-end
-
--- Replaces what is charged to a holder in the sum.
-local function recharge(before, after)
-  if before == after then
-    return
-  end
-  local charged = lending.charged
-  if charged[5] or after[5] then
-    local total = difference(sum(charged, after), before)
-    charged = { total[1], total[2], total[3], total[4] }
-    for i = 5, #total, 3 do
-      if total[i + 1] ~= 0 or total[i + 2] ~= 0 then
-        local at = #charged
-        charged[at + 1], charged[at + 2], charged[at + 3] = total[i], total[i + 1], total[i + 2]
-      end
-    end
-    lending.charged = charged
-  else
-    lending.charged = {
-      charged[1] + after[1] - before[1], charged[2] + after[2] - before[2], charged[3] + after[3] - before[3],
-      charged[4] + after[4] - before[4],
-    }
-  end
-end
-
--- Two for each power of two.
-local function bucket_of(demand)
-  if demand < 2 then
-    return 0
-  end
-  local mantissa, exponent = math.frexp(demand)
-  return math.min(2 * exponent - (mantissa < 0.75 and 3 or 2), SHARE_BUCKETS - 1)
-end
-
-local function load_shares()
-  shares = { weight = 0, demand = 0, least = SHARE_BUCKETS, most = -1 }
-  local packed = not lending_wiped and redis.call('HGET', holders_key, '')
-  if packed then
-    local count, p
-    shares.weight, shares.demand, count, p = struct.unpack(SHARES_FORMAT, packed)
-    for _ = 1, count do
-      local at, weights, demands
-      at, weights, demands, p = struct.unpack(SHARES_BUCKET_FORMAT, packed, p)
-      shares[at] = { weights, demands }
-      shares.least, shares.most = math.min(shares.least, at), at
-    end
-  end
-end
-
--- Adds a holder to the sums of shares, or with sign -1 takes it out.
-local function change_shares(demand, weight, sign)
-  if not shares then
-    load_shares()
-  end
-  local at = bucket_of(weight == 1 and demand or div(demand, weight))
-  local sums = shares[at]
-  if not sums then
-    sums = { 0, 0 }
-    shares[at] = sums
-    shares.least, shares.most = math.min(shares.least, at), math.max(shares.most, at)
-  end
-  sums[1], sums[2] = sums[1] + weight * sign, sums[2] + demand * sign
-  shares.weight, shares.demand = shares.weight + weight * sign, shares.demand + demand * sign
-  shares_dirty = true
-end
-
--- Part and end of the step that is charged: each ends a margin later than the holder's. nil beyond the curve.
-local function step_of(g, now)
-  local ends, curve = g.granted + lending.terms.margin, g.curve
-  for i = 1, #curve, 2 do
-    ends = ends + curve[i + 1]
-    if now < ends then
-      return curve[i], ends
-    end
-  end
-  return nil
-end
-
--- At least so many slots are charged until then. Kept are falling numbers by rising times.
-local function linger(life, slots, until_ms)
-  if slots <= 0 then
-    return
-  end
-  local before, falls, placed = life.lingering, {}, false
-  for i = 1, #before, 2 do
-    if before[i] >= slots and before[i + 1] >= until_ms then
-      return
-    end
-  end
-  for i = 1, #before, 2 do
-    local at = #falls
-    if not placed and before[i + 1] >= until_ms then
-      falls[at + 1], falls[at + 2], at, placed = slots, until_ms, at + 2, true
-    end
-    if before[i] > slots or before[i + 1] > until_ms then
-      falls[at + 1], falls[at + 2] = before[i], before[i + 1]
-    end
-  end
-  if not placed then
-    local at = #falls
-    falls[at + 1], falls[at + 2] = slots, until_ms
-  end
-  if #falls > 2 * LINGERING_MAX then
-    -- The two that differ least are one: the larger number for the longer time.
-    local least, join_at = NEVER, 1
-    for i = 1, #falls - 3, 2 do
-      if falls[i] - falls[i + 2] < least then
-        least, join_at = falls[i] - falls[i + 2], i
-      end
-    end
-    falls[join_at + 2] = falls[join_at]
-    table.remove(falls, join_at)
-    table.remove(falls, join_at)
-  end
-  life.lingering = falls
-end
-
--- The maximum over the grants. Slots that go are charged for the life of the permits taken in them.
-local function charge_again(life, now, ttl)
-  local most, grants = ZERO, life.grants
-  for i = 1, #grants do
-    local part = step_of(grants[i], now)
-    if part then
-      local value = scaled(grants[i].value, part, PPM)
-      most = most == ZERO and value or most_of(most, value)
-    end
-  end
-  if most[4] < life.slots then
-    linger(life, life.slots, now + ttl)
-  end
-  life.slots, life.charged_at = most[4], now
-  local lingering = life.lingering[1]
-  if lingering and lingering > most[4] then
-    most = { unpack(most) }
-    most[4] = lingering
-  end
-  life.charge = most
-end
-
--- The longest life of a permit of these.
-local function ttl_of(grants)
-  local ttl = 0
-  for i = 1, #grants do
-    ttl = math.max(ttl, grants[i].ttl)
-  end
-  return ttl
-end
-
--- Drops the grants before one that the holder has quoted.
-local function quoted(record, life, generation, now)
-  local before, kept, grants = record_charge(record), {}, life.grants
-  for i = 1, #grants do
-    if grants[i].generation >= generation then
-      kept[#kept + 1] = grants[i]
-    end
-  end
-  life.grants = kept
-  charge_again(life, now, ttl_of(grants))
-  recharge(before, record_charge(record))
-end
-
--- Drops what has ended of a life. Returns when its charge changes next, nil if nothing is left.
-local function step_down_life(life, now)
-  local lingering, grants, kept, next_ms = life.lingering, life.grants, {}, nil
-  -- Nothing falls twice at the same time.
-  local again = life.charged_at ~= now
-  while lingering[2] and lingering[2] <= now do
-    table.remove(lingering, 1)
-    table.remove(lingering, 1)
-    again = true
-  end
-  for i = 1, #grants do
-    local part, ends = step_of(grants[i], now)
-    if part then
-      kept[#kept + 1] = grants[i]
-      next_ms = next_ms and next_ms < ends and next_ms or ends
-    end
-  end
-  life.grants = kept
-  if again then
-    charge_again(life, now, ttl_of(grants))
-    lingering = life.lingering
-  end
-  local ends = lingering[2]
-  if ends and not (next_ms and next_ms < ends) then
-    next_ms = ends
-  end
-  return next_ms
-end
-
--- Brings the charge of one holder to the present and forgets it when nothing is left.
-local function refresh(holder, now)
-  local r = records[holder]
-  if not r then
-    return
-  end
-  local before, lives, next_ms = record_charge(r), {}, nil
-  for i = 1, #r.lives do
-    local life = r.lives[i]
-    local changes_ms = step_down_life(life, now)
-    if changes_ms then
-      lives[#lives + 1] = life
-      next_ms = next_ms and next_ms < changes_ms and next_ms or changes_ms
-    end
-  end
-  r.lives = lives
-  r.due, dirty[holder], dues_of_holders[holder], lending_dirty = next_ms, true, next_ms or false, true
-  if next_ms then
-    lending.next_due = next_ms < lending.next_due and next_ms or lending.next_due
-  else
-    change_shares(r.demand, r.weight, -1)
-    records[holder] = false
-    lending.holders = lending.holders - 1
-  end
-  recharge(before, record_charge(r))
+local charging
+local function known_charging()
+  charging = charging or make_charging()
+  return charging
 end
 
 -- Steps charges down whose time has come, a bounded number of them. Stepping down late is safe.
@@ -353,11 +17,11 @@ local function step_down(now)
   local first = redis.call('ZRANGE', due_key, #heads, #heads, 'WITHSCORES')
   lending.next_due, lending_dirty = first[2] and tonumber(first[2]) or NEVER, true
   if #heads > 0 then
-    local found = redis.call('HMGET', holders_key, unpack(heads))
+    local found, c = redis.call('HMGET', holders_key, unpack(heads)), known_charging()
     for i = 1, #heads do
       if found[i] then
-        records[heads[i]] = unpack_record(found[i])
-        refresh(heads[i], now)
+        records[heads[i]] = c.unpack_record(found[i])
+        c.refresh(heads[i], now)
       else
         -- Found out by the next heartbeat.
         dues_of_holders[heads[i]] = false
@@ -492,27 +156,17 @@ local function write_lending(idle_ttl)
   if not lending then
     return
   end
-  local set, gone, scores, over = {}, {}, {}, {}
+  local set, gone, scores, over = renewals, {}, renewal_dues, {}
   for holder in pairs(dirty) do
     local r = records[holder]
     if r then
-      set[#set + 1], set[#set + 2] = holder, pack_record(r)
+      set[#set + 1], set[#set + 2] = holder, charging.pack_record(r)
     else
       gone[#gone + 1] = holder
     end
   end
-  for holder, packed in pairs(renewed) do
-    set[#set + 1], set[#set + 2] = holder, packed
-  end
   if shares_dirty and lending.holders > 0 then
-    local count, buckets = 0, ''
-    for at = 0, SHARE_BUCKETS - 1 do
-      local sums = shares[at]
-      if sums and (sums[1] ~= 0 or sums[2] ~= 0) then
-        count, buckets = count + 1, buckets .. struct.pack(SHARES_BUCKET_FORMAT, at, sums[1], sums[2])
-      end
-    end
-    set[#set + 1], set[#set + 2] = '', struct.pack(SHARES_FORMAT, shares.weight, shares.demand, count) .. buckets
+    set[#set + 1], set[#set + 2] = '', pack_shares()
   end
   for holder, at_ms in pairs(dues_of_holders) do
     if at_ms then
@@ -575,6 +229,21 @@ local function write_lending(idle_ttl)
   else
     redis.call('SET', lending_key, table.concat(packed))
   end
+end
+
+-- Takes a holder's lease away from its next sync on, for as long as one curve lasts. 0 if no such holder is known.
+local function revoke()
+  local holder = struct.unpack('>Bc0', ground_packed, ask_at)
+  local packed = lending and records[holder] == nil and not lending_wiped and redis.call('HGET', holders_key, holder)
+  if packed then
+    records[holder] = known_charging().unpack_record(packed)
+  end
+  local record = lending and records[holder]
+  if not record then
+    return { 0 }
+  end
+  record.revoked, dirty[holder] = l[L_NOW] + total_ms(lending.terms.curve), true
+  return { 1 }
 end
 
 -- The numbers of the call, nil where the ledger has newer ones.

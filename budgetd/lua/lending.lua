@@ -48,7 +48,8 @@ local LINGERING_FORMAT <const> = '>i7i7'
 -- generation, granted, life of permits, then value, moved, curve
 local GRANT_FORMAT <const> = '>i7i7i7'
 local SHARES_FORMAT <const> = '>i7i7B'
-local SHARES_BUCKET_FORMAT <const> = '>Bi7i7'
+-- One behind the other: bucket, weights, demands.
+local SHARES_BUCKET_FORMAT <const> = 'Bi7i7'
 
 local struct = struct
 
@@ -215,14 +216,16 @@ local function total_ms(curve)
   return total
 end
 
+-- A list or a record that is made with all that it will hold is not copied as it grows.
 local function unpack_terms(packed, p)
-  local t = { priority = {} }
-  local some, limited
-  some, limited, t.priority[1], t.priority[2], t.priority[3], t.part, t.widest, t.longest, t.margin, t.overlap, t.step_max,
-    p = struct.unpack(TERMS_FORMAT, packed, p)
-  t.some, t.slots_limited = some == 1, limited == 1
-  t.curve, p = unpack_curve(packed, p)
-  return t, p
+  local some, limited, sheddable, default, critical, part, widest, longest, margin, overlap, step_max, curve
+  some, limited, sheddable, default, critical, part, widest, longest, margin, overlap, step_max, p =
+    struct.unpack(TERMS_FORMAT, packed, p)
+  curve, p = unpack_curve(packed, p)
+  return {
+    some = some == 1, slots_limited = limited == 1, priority = { sheddable, default, critical }, part = part,
+    widest = widest, longest = longest, margin = margin, overlap = overlap, step_max = step_max, curve = curve,
+  }, p
 end
 
 -- Since the last call, whoever made it.
@@ -237,21 +240,25 @@ local function load_lending(key)
   if not packed then
     return
   end
-  lending = { beats = {} }
-  local p, lost, count
-  lending.number, lending.id, lending.identity, lending.generation, lending.dead, lost, lending.wait, lending.quarantine,
-    lending.debt, lending.next_due, lending.holders, lending.proofs, p = struct.unpack(LENDING_FORMAT, packed)
-  lending.lost = lost == 1
-  lending.terms, p = unpack_terms(packed, p)
+  local number, id, identity, generation, dead, lost, wait, quarantine, debt, next_due, holders, proofs, p =
+    struct.unpack(LENDING_FORMAT, packed)
+  local terms, left, charged, proved, count
+  terms, p = unpack_terms(packed, p)
   count, p = string.byte(packed, p), p + 1
+  local beats = {}
   for i = 1, count do
-    local beat = {}
-    beat[1], beat[2], beat[3], p = struct.unpack(BEAT_FORMAT, packed, p)
-    lending.beats[i] = beat
+    local boot, at, now
+    boot, at, now, p = struct.unpack(BEAT_FORMAT, packed, p)
+    beats[i] = { boot, at, now }
   end
-  lending.direct, p = unpack_amounts(packed, p)
-  lending.charged, p = unpack_amounts(packed, p)
-  lending.proved, p = unpack_amounts(packed, p)
+  left, p = unpack_amounts(packed, p)
+  charged, p = unpack_amounts(packed, p)
+  proved, p = unpack_amounts(packed, p)
+  lending = {
+    number = number, id = id, identity = identity, generation = generation, dead = dead, lost = lost == 1, wait = wait,
+    quarantine = quarantine, debt = debt, next_due = next_due, holders = holders, proofs = proofs, terms = terms,
+    beats = beats, direct = left, charged = charged, proved = proved,
+  }
   if p ~= #packed + 1 then
     error('lending cannot be read')
   end
@@ -337,11 +344,12 @@ end
 local function within(amounts)
   local w, t = whole, lending.terms
   local m = { unpack(w) }
+  local sheddable, default, critical = PPM - t.priority[1], PPM - t.priority[2], PPM - t.priority[3]
   local function keep(i, burst)
     local tokens = div(burst, TOKEN)
-    for priority = 1, 3 do
-      m[i + 2 + priority] = div(tokens * (PPM - t.priority[priority]), PPM) * TOKEN
-    end
+    m[i + 3] = sheddable > 0 and div(tokens * sheddable, PPM) * TOKEN or 0
+    m[i + 4] = default > 0 and div(tokens * default, PPM) * TOKEN or 0
+    m[i + 5] = critical > 0 and div(tokens * critical, PPM) * TOKEN or 0
   end
   local function bucket(i, rate, burst)
     m[i], m[i + 1], m[i + 2] = rate, 1000, burst

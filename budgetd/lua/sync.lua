@@ -1,41 +1,28 @@
--- Syncs: judge the requests of holders, one after the other, count the report of each, choose its share and grant it: the
--- mirror of budget/src/ledger/leases/sync.rs, grants.rs and shares.rs. Put after lease.lua.
---
--- A byte says how many asks there are. Each is packed as ASK_FORMAT, the last report, the one counted before, and, if a lease
--- is presented, its position, value and curve. Each has its answer, a text: a byte for its kind and what that needs.
---   1, epoch number and id, generation, position, then value, moved and curve   granted
---   2, epoch number and id of another epoch; 3, ms wait; 4 dead; 5 fenced; 6, why not leased; 7, what is invalid; 8 left
---   9 what is kept of this holder cannot be read
+-- A sync: judges the request of a holder, counts its report, chooses its share and grants it: the mirror of
+-- budget/src/ledger/leases/sync.rs, grants.rs and shares.rs. The function `make_sync` makes it. Put after asks.lua.
 
--- length of all that follows, holder, incarnation, sequence, nonce, epoch number and id, weight, leave, presents, and of the
--- lease that it presents: epoch number and id, generation
-local ASK_FORMAT <const> = '>HBc0c16i7i7i7i7i4BBi7i7i7'
-local ASK_LENGTH_BYTES <const> = 2
-local GRANTED_FORMAT <const> = '>Bi7i7i7i7'
-local OTHER_EPOCH_FORMAT <const> = '>Bi7i7'
-local WAIT_FORMAT <const> = '>Bi7'
-local GRANTED <const> = 1
-local OTHER_EPOCH <const> = 2
-local WAIT <const> = 3
-local DEAD <const> = '\4'
-local FENCED <const> = '\5'
-local NOT_PERMITTED <const> = '\6\1'
-local TOO_MANY_HOLDERS <const> = '\6\2'
-local USAGE_BACKWARDS <const> = '\7\1'
-local UNKNOWN_GENERATION <const> = '\7\2'
-local LEFT <const> = '\8'
-local UNREADABLE <const> = '\9'
-local GRANTS_MAX <const> = 4
-local INCARNATIONS_MAX <const> = 4
-local HOLDERS_MAX <const> = 20000
-local PROOFS_MAX <const> = 80000
-local NEWCOMERS <const> = 500000
--- Reports bring no counter further, so that it can go on exactly.
-local REPORTED_MAX <const> = 4503599627370496
-local MEASURE_MS_MIN <const> = 1000
-local PART_LEAST <const> = 10000
+local charging = known_charging()
+local asked_of, unpack_record, record_charge, recharge, step_of = charging.asked_of, charging.unpack_record,
+  charging.record_charge, charging.recharge, charging.step_of
+local linger, charge_again, quoted, refresh = charging.linger, charging.charge_again, charging.quoted, charging.refresh
 
-local max, min = math.max, math.min
+-- Takes back what was renewed of a holder that is decided in full now; when its charge changes next stays. Returns its packed
+-- record, nil if there is none.
+local function take_renewed(holder)
+  local place, last = renewed[holder], #renewals
+  if not place then
+    return nil
+  end
+  local packed = renewals[place]
+  dues_of_holders[holder] = renewal_dues[place - 1]
+  -- The last one moves to its place.
+  renewed[renewals[last - 1]] = place
+  renewed[holder] = nil
+  renewals[place - 1], renewals[place] = renewals[last - 1], renewals[last]
+  renewal_dues[place - 1], renewal_dues[place] = renewal_dues[last - 1], renewal_dues[last]
+  renewals[last], renewals[last - 1], renewal_dues[last], renewal_dues[last - 1] = nil, nil, nil, nil
+  return packed
+end
 
 -- Units and what was asked of them, from a position of a report on.
 local function unpack_asked(report, p)
@@ -64,64 +51,6 @@ local function below(report, before)
     end
   end
   return false
-end
-
--- Adds what a report has more than the last one.
-local function count(counter, more)
-  if more > 0 then
-    local before = l[counter]
-    l[counter] = max(before, min(before + more, REPORTED_MAX))
-  end
-end
-
--- Clips levels to what is left for direct callers; nothing is refilled.
-local function clip(amounts)
-  if whole[N_LIMITED] == 1 then
-    adopt(l, L_ADMISSION, amounts[1], 1000, amounts[2])
-  else
-    l[L_ADMISSION], l[L_ADMISSION + 1] = 0, 0
-  end
-  adopt(l, L_RETRY, whole[N_RETRY], whole[N_RETRY + 1], amounts[3])
-  for at = L_UNITS, #l, L_UNIT do
-    local of_unit = part_of(amounts, l[at])
-    adopt(l, at + 1, of_unit and amounts[of_unit + 1] or 0, 1000, of_unit and amounts[of_unit + 2] or 0)
-  end
-end
-
--- Of the policy, which all asks of a call have in common: what may be leased, the smallest share of which each step leaves
--- what is of use, and that of the first step.
-local lent, smallest, least
-
-local function prepare()
-  local t, list = lending.terms, {}
-  lent, smallest = leasable(), {}
-  -- The bursts of which a lease must hold a whole token (or slot) to be of use.
-  if whole[N_LIMITED] == 1 then
-    list[1], list[2] = lent[2], TOKEN
-  end
-  if whole[N_RETRY + 2] > 0 then
-    list[#list + 1], list[#list + 2] = lent[3], TOKEN
-  end
-  if t.slots_limited then
-    list[#list + 1], list[#list + 2] = lent[4], 1
-  end
-  for i = 5, #lent, 3 do
-    list[#list + 1], list[#list + 2] = lent[i + 2], TOKEN
-  end
-  -- A step below a hundredth counts as one.
-  for at = 1, #t.curve, 2 do
-    local part, most = max(t.curve[at], PART_LEAST), 1
-    for i = 1, #list, 2 do
-      local held = div(list[i + 1] * PPM + part - 1, part)
-      if list[i] < held then
-        most = SHARE_ONE + 1
-      else
-        most = max(most, div(held * SHARE_ONE + list[i] - 1, list[i]))
-      end
-    end
-    smallest[#smallest + 1] = most
-  end
-  least = smallest[1] or 1
 end
 
 -- Whether a first step holds less than what is of use.
@@ -186,31 +115,18 @@ local function choose_share(record, newcomer, measured, silent, weight, now)
   end
   record.demand = demand
   change_shares(demand, weight, 1)
-  -- The most that one unit of weight gets; nil if all demands fit.
-  local available = SHARE_ONE - NEWCOMERS
-  local level, left, weight_left = nil, available, shares.weight
-  for i = shares.least, shares.most do
-    local sums = shares[i]
-    if sums and sums[1] > 0 then
-      local of_one = div(max(left, 0), weight_left)
-      if sums[2] > of_one * sums[1] then
-        level = of_one
-        break
-      end
-      left, weight_left = left - sums[2], weight_left - sums[1]
-    end
-  end
-  local fair, wanted, most = div(available * weight, max(shares.weight, 1)), nil, nil
+  local level = level_of()
+  local fair, wanted, most = div(LEASED_OUT * weight, max(shares.weight, 1)), nil, nil
   -- What it should have, and what it may have at most.
   if level then
     most = level * weight
     wanted = min(demand, most)
   else
-    local spare = div(demand * available, max(shares.demand, 1))
+    local spare = div(demand * LEASED_OUT, max(shares.demand, 1))
     -- What nobody asks for is spread over those who ask, but a guess is not doubled, nor what may be left behind by the
     -- next crash.
     local doubled = (newcomer or record.restarted > now) and demand or demand * 2
-    wanted, most = min(doubled, spare), available - shares.demand + demand
+    wanted, most = min(doubled, spare), LEASED_OUT - shares.demand + demand
   end
   -- Half its part of all there is is its own even if it does not ask for it; and whether as many are served as fit.
   local part = min(max(div(fair, 2), demand), most)
@@ -271,17 +187,6 @@ local function clip_share(record, life, share, crowded, now)
     value = scaled(value, 0, 1)
   end
   return value
-end
-
--- Withdraws from a level what goes into a cap that grows: half of the level, or what would be clipped.
-local function take(at, grown, cap)
-  if grown <= 0 then
-    return 0
-  end
-  local held = max(l[at], 0)
-  local moved = min(grown, max(div(held, 2), held - cap))
-  l[at] = l[at] - moved
-  return moved
 end
 
 -- Grants a lease. Returns the answer and what is left for direct callers.
@@ -384,14 +289,14 @@ local function sync(ask_from, stored)
 
   -- What is known of the holder, and of this life of it.
   local record, life = records[holder], nil
-  stored = renewed[holder] or (not lending_wiped and stored)
+  stored = take_renewed(holder) or (not lending_wiped and stored)
   if record == nil and stored then
     local read
     read, record = pcall(unpack_record, stored)
     if not read then
       return UNREADABLE
     end
-    records[holder], renewed[holder] = record, nil
+    records[holder] = record
     dirty[holder] = true
   end
   local lives = record and record.lives or {}
@@ -473,15 +378,15 @@ local function sync(ask_from, stored)
   dirty[holder], lending_dirty = true, true
 
   if report ~= base then
-    count(ORIGINALS_ADMITTED, originals - originals_before)
-    count(ORIGINALS_ADMITTED, fallback_originals - fallback_originals_before)
-    count(RETRIES_ADMITTED, retries - retries_before)
-    count(RETRIES_ADMITTED, fallback_retries - fallback_retries_before)
-    count(ORIGINALS_DENIED, originals_denied - originals_denied_before)
-    count(RETRIES_DENIED, retries_denied - retries_denied_before)
-    count(NOT_SENT, not_sent - not_sent_before)
-    count(DEPOSITED, deposited - deposited_before)
-    count(OVERUSE, overuse - overuse_before)
+    add_to(ORIGINALS_ADMITTED, originals - originals_before)
+    add_to(ORIGINALS_ADMITTED, fallback_originals - fallback_originals_before)
+    add_to(RETRIES_ADMITTED, retries - retries_before)
+    add_to(RETRIES_ADMITTED, fallback_retries - fallback_retries_before)
+    add_to(ORIGINALS_DENIED, originals_denied - originals_denied_before)
+    add_to(RETRIES_DENIED, retries_denied - retries_denied_before)
+    add_to(NOT_SENT, not_sent - not_sent_before)
+    add_to(DEPOSITED, deposited - deposited_before)
+    add_to(OVERUSE, overuse - overuse_before)
   end
   life.report = report
 
@@ -511,17 +416,4 @@ local function sync(ask_from, stored)
   return grant(holder, record, life, value, now)
 end
 
--- Takes a holder's lease away from its next sync on, for as long as one curve lasts. 0 if no such holder is known.
-local function revoke()
-  local holder = struct.unpack('>Bc0', ground_packed, ask_at)
-  local packed = lending and records[holder] == nil and not lending_wiped and redis.call('HGET', holders_key, holder)
-  if packed then
-    records[holder] = unpack_record(packed)
-  end
-  local record = lending and records[holder]
-  if not record then
-    return { 0 }
-  end
-  record.revoked, dirty[holder] = l[L_NOW] + total_ms(lending.terms.curve), true
-  return { 1 }
-end
+return sync

@@ -124,7 +124,7 @@ if sums then
   weight, demand, count, p = struct.unpack(SHARES_FORMAT, sums)
   for i = 1, count do
     local at, weights, demands
-    at, weights, demands, p = struct.unpack(SHARES_BUCKET_FORMAT, sums, p)
+    at, weights, demands, p = struct.unpack('>' .. SHARES_BUCKET_FORMAT, sums, p)
     buckets[i] = string.format('(%.0f, (%.0f, %.0f))', at, weights, demands)
   end
 end

@@ -30,10 +30,23 @@ pub static APPLY: LazyLock<Script> = LazyLock::new(|| {
 });
 /// Applies a batch of steps to one ledger that lends or may begin to, takes heartbeats and answers a sync.
 pub static LEND: LazyLock<Script> = LazyLock::new(|| {
-    Script::of(
-        parts!("bucket", "read", "ledger", "lending", "record", "lease", "advance", "sync", "renewal", "apply"),
-        &["leased"],
-    )
+    let text = concat!(
+        parts!("bucket", "read", "ledger", "lending", "epoch", "shares"),
+        // Functions that few calls need are made by those.
+        "local function make_charging()\n",
+        parts!("record", "charge"),
+        "end\n",
+        parts!("lease", "advance"),
+        "local function answer_asks()\n",
+        parts!("asks"),
+        "local function make_sync()\n",
+        parts!("sync"),
+        "end\n",
+        parts!("renewal"),
+        "end\n",
+        parts!("apply")
+    );
+    Script::of(text, &["leased"])
 });
 /// Shows a ledger.
 pub static VIEW: LazyLock<Script> =

@@ -1,5 +1,5 @@
 //! Calls of the script for ledgers that lend, and its replies. The layout is written at the heads of `lending.lua` and
-//! `sync.lua`.
+//! `asks.lua`.
 
 use std::vec;
 
@@ -214,7 +214,8 @@ impl Packing<'_> {
         self.int::<7>(name.generation);
         self.usage(&ask.usage);
         self.usage(&ask.counted);
-        if let Some(lease) = &ask.lease {
+        // A lease of the epoch that the ask quotes proves nothing: only its name is looked at.
+        if let Some(lease) = ask.lease.as_ref().filter(|lease| lease.name.epoch != ask.epoch) {
             self.int::<7>(lease.position_ms);
             self.amounts(&lease.value);
             self.curve(&lease.curve.0);
@@ -251,7 +252,9 @@ pub fn read_lend_reply<'a>(
     let (needs_beats, quiet_ms) = (beats > 0, beats.saturating_sub(1).max(0));
     let also = match also {
         Also::Nothing => AlsoAnswer::Nothing,
-        Also::Syncs(asks) => AlsoAnswer::Syncs(asks.iter().map(|_| items.sync_answer()).collect::<Result<_, _>>()?),
+        Also::Syncs(asks) => {
+            AlsoAnswer::Syncs(asks.iter().map(|ask| items.sync_answer(ask)).collect::<Result<_, _>>()?)
+        }
         Also::Revoke(_) => AlsoAnswer::Revoked(items.flag("whether there is such a holder")?),
     };
     items.end()?;
@@ -314,8 +317,8 @@ impl Items {
         })
     }
 
-    fn sync_answer(&mut self) -> Result<Option<SyncAnswer>, Unexpected> {
-        self.packed("answer to a sync", Packed::sync_answer)
+    fn sync_answer(&mut self, ask: &SyncAsk) -> Result<Option<SyncAnswer>, Unexpected> {
+        self.packed("answer to a sync", |packed| packed.sync_answer(ask.epoch))
     }
 
     fn packed<T>(&mut self, what: &'static str, read: impl Fn(&mut Packed) -> Option<T>) -> Result<T, Unexpected> {
@@ -344,8 +347,21 @@ impl Packed {
         Some(Epoch { number: self.amount::<7>()?, id: self.amount::<7>()? })
     }
 
-    fn sync_answer(&mut self) -> Option<Option<SyncAnswer>> {
+    /// asked: the epoch that the ask quotes.
+    fn sync_answer(&mut self, asked: Epoch) -> Option<Option<SyncAnswer>> {
         Some(Some(match self.byte()? {
+            0 => {
+                let generation = self.amount::<6>()?;
+                // When it was granted, and how long permits live: the ledger's own.
+                let _ = (self.amount::<7>()?, self.amount::<7>()?);
+                SyncAnswer::Granted(Grant {
+                    name: LeaseName { epoch: asked, generation },
+                    position_ms: 0,
+                    value: self.amounts()?,
+                    moved: self.amounts()?,
+                    curve: self.curve()?,
+                })
+            }
             1 => SyncAnswer::Granted(Grant {
                 name: LeaseName { epoch: self.epoch()?, generation: self.amount::<7>()? },
                 position_ms: self.amount::<7>()?,

@@ -4,7 +4,8 @@ use budget::{
         ReleaseResult, Sent,
     },
     ids::{DependencyId, Fingerprint},
-    policy::{Policy, Spec},
+    lease::{Amounts, Curve, Epoch, Ground, HolderId, Incarnation, LeaseName, Presented, SyncAnswer, SyncAsk, Usage},
+    policy::{CurveStep, Policy, Spec},
 };
 
 use super::*;
@@ -35,6 +36,29 @@ fn packed(step: &Step, waited_ms: i64) -> Vec<u8> {
 /// Numbers of so many bytes each, one behind the other.
 fn fields(list: &[(usize, i64)]) -> Vec<u8> {
     list.iter().flat_map(|(bytes, value)| value.to_be_bytes()[8 - bytes..].to_vec()).collect()
+}
+
+/// A holder renews its lease of epoch 1.
+fn ask() -> SyncAsk {
+    let curve = Curve(vec![CurveStep { part_ppm: 1_000_000, duration_ms: 20_000 }].into());
+    SyncAsk {
+        holder: HolderId::new("holder").unwrap(),
+        incarnation: Incarnation([7; 16]),
+        sequence: 2,
+        nonce: 9,
+        epoch: Epoch::default(),
+        lease: Some(Presented {
+            name: LeaseName { epoch: Epoch { number: 1, id: 5 }, generation: 4 },
+            value: Amounts::default(),
+            curve,
+            position_ms: 10,
+        }),
+        usage: Usage::default(),
+        counted: Usage::default(),
+        in_flight: 0,
+        weight: 1,
+        leave: false,
+    }
 }
 
 fn operation(name: &str, expires_in_ms: Option<i64>) -> OperationAsk {
@@ -287,6 +311,46 @@ fn views_are_read() {
 }
 
 /// Random replies, most of them close to good ones, so that every branch is met.
+#[test]
+fn a_renewal_is_answered_with_the_grant_as_it_is_kept() {
+    let ask = SyncAsk { epoch: Epoch { number: 3, id: 77 }, ..ask() };
+    // 0 and six bytes of the generation; when; life of permits; value and moved; a curve of one step.
+    let mut grant = fields(&[(7, 258), (7, 1_000), (7, 60_000)]);
+    grant.extend(fields(&[(7, 500), (7, 20), (7, 10), (7, 0), (1, 0), (7, 0), (7, 2), (7, 1), (7, 0), (1, 0)]));
+    grant.extend(fields(&[(1, 1), (4, 1_000_000), (4, 20_000)]));
+    let read = |grant: &[u8]| {
+        let head = [0, 3, 77, 1, 0].map(Value::Int);
+        let reply = Value::Array(head.into_iter().chain([Value::BulkString(grant.to_vec())]).collect());
+        read_lend_reply(reply, PolicyVersion::default(), &numbers(), std::iter::empty(), Also::Syncs(&[&ask]))
+    };
+    let Ok(LendReply::Done(lent)) = read(&grant) else { panic!("{:?}", read(&grant)) };
+    let AlsoAnswer::Syncs(answers) = &lent.also else { panic!("{lent:?}") };
+    let [Some(SyncAnswer::Granted(granted))] = &answers[..] else { panic!("{answers:?}") };
+    assert_eq!(granted.name, LeaseName { epoch: ask.epoch, generation: 258 });
+    assert_eq!((granted.position_ms, granted.value.rate, granted.moved.burst), (0, 500, 2));
+    assert_eq!(granted.curve.0[..], [CurveStep { part_ppm: 1_000_000, duration_ms: 20_000 }]);
+    for end in 0..grant.len() {
+        assert!(read(&grant[..end]).is_err(), "cut off after {end} bytes");
+    }
+}
+
+#[test]
+fn only_a_lease_of_another_epoch_is_presented_in_full() {
+    let (numbers, terms) = (numbers(), pack_terms(&numbers()));
+    let keys = Keys::new("test").unwrap().dependency(&DependencyId::new("a").unwrap());
+    let numbers = pack_numbers(&numbers);
+    let bytes = |epoch: Epoch| {
+        let ask = SyncAsk { epoch, ..ask() };
+        let apply =
+            Apply { keys: &keys, now_ms: "", version: PolicyVersion::default(), force: false, numbers: &numbers };
+        let lend = Lend { apply, terms: &terms, ground: &Ground::default() };
+        let command = lend.command(By::Digest, std::iter::empty(), Also::Syncs(&[&ask]));
+        command.get_packed_command().len()
+    };
+    let curve_and_count = 9;
+    assert_eq!(bytes(Epoch { number: 2, id: 5 }) - bytes(Epoch { number: 1, id: 5 }), 7 + 29 + curve_and_count);
+}
+
 #[test]
 fn no_reply_makes_the_reader_panic() {
     let mut state = getrandom::u64().unwrap();

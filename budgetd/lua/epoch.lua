@@ -1,0 +1,139 @@
+-- What a call brings for a ledger that lends, what will be written, and opening epochs: the mirror of parts of
+-- budget/src/ledger/leases.rs, same names, same order. Only in the variant of apply.lua for ledgers that lend. Put after
+-- lending.lua.
+--
+-- Making a function costs Redis more than most calls of one. So what few calls need stands in functions that make it when it
+-- is needed: charge.lua, sync.lua, and whatever answers asks.
+--
+-- KEYS, the last four: lending (string), holders (hash: holder -> record; '' -> sums of shares), due (sorted set: holder by
+-- the time of the next change of its charge), proofs (set of incarnations)
+-- ARGV, the last two: the policy's terms, and the ground with asks if there are any
+
+-- Ground and terms of this call.
+local ground_packed, given_terms = table.remove(ARGV), unpack_terms(table.remove(ARGV), 1)
+local proofs_key, due_key, holders_key = table.remove(KEYS), table.remove(KEYS), table.remove(KEYS)
+local lending_key = table.remove(KEYS)
+local ground, has_ask, ask_at
+do
+  local identity, number, id, fresh_id, fresh_store, has_beat, boot, boot_clock, asks, at =
+    struct.unpack(GROUND_FORMAT, ground_packed)
+  ground, has_ask, ask_at = {
+    identity = identity, number = number, id = id, fresh_id = fresh_id, fresh_store = fresh_store, has_beat = has_beat,
+    boot = boot, clock = boot_clock,
+  }, asks, at
+end
+
+-- The holders' records as far as they were read, by name; a record that has gone is false. What is to be written.
+local records, dirty, dues_of_holders, new_proofs = {}, {}, {}, {}
+-- Records that were written anew without being taken apart: holders, each with its packed record behind it; times of their
+-- next changes, each with the holder behind it; and for each holder where its record stands.
+local renewals, renewal_dues, renewed = {}, {}, {}
+local shares, shares_dirty, lending_wiped, lending_over, reservations_gone = nil, false, false, false, false
+
+-- No ledger was found, and nothing has begun one.
+local absent, call_number, call_id = not l, tonumber(ARGV[2]), tonumber(ARGV[3])
+load_lending(lending_key)
+if lending and (has_ask == 1 or ground.has_beat == 1) then
+  -- What is said of the holders must be what is there: keys may have been evicted.
+  local fields = lending.holders > 0 and lending.holders + 1 or 0
+  lending.torn = redis.call('HLEN', holders_key) ~= fields or redis.call('ZCARD', due_key) ~= lending.holders
+    or redis.call('SCARD', proofs_key) ~= lending.proofs
+end
+
+-- Computes with the numbers n from now on: clips, never refills.
+local function fit()
+  if n[N_LIMITED] == 1 then
+    adopt(l, L_ADMISSION, n[N_ADMISSION], n[N_ADMISSION + 1], n[N_ADMISSION + 2])
+  else
+    l[L_ADMISSION], l[L_ADMISSION + 1] = 0, 0
+  end
+  adopt(l, L_RETRY, n[N_RETRY], n[N_RETRY + 1], n[N_RETRY + 2])
+  local new = { unpack(l, 1, L_UNITS - 1) }
+  for i = N_UNITS, #n, UNIT_NUMBERS do
+    local at, balance = #new + 1, 0
+    for old = L_UNITS, #l, L_UNIT do
+      if l[old] == n[i] then
+        balance = l[old + 1]
+      end
+    end
+    new[at], new[at + 1], new[at + 2] = n[i], balance, 0
+    adopt(new, at + 1, n[i + 1], n[i + 2], n[i + 3])
+  end
+  l = new
+  l[L_UNIT_COUNT] = (#n - N_UNITS + 1) / UNIT_NUMBERS
+end
+
+-- Sets what direct callers share to what is not charged. True if that changed: then the levels are to be clipped, and the
+-- numbers n made anew.
+local function set_direct(amounts)
+  local before = lending.direct
+  local same = before and #before == #amounts
+  for i = 1, same and #amounts or 0 do
+    same = same and before[i] == amounts[i]
+  end
+  if not same then
+    lending.direct, lending_dirty = amounts, true
+  end
+  return not same
+end
+
+-- Opens an epoch above every one that is known. lost: with empty levels and no permits.
+local function open_epoch(presented, lost)
+  local t, now = lending.terms, l[L_NOW]
+  -- At the end of all numbers another id is what counts as higher.
+  lending.number = math.min(math.max(lending.number, ground.number, presented) + 1, EPOCH_NUMBER_MAX)
+  lending.id, lending.identity, lending.lost = ground.fresh_id, ground.identity, lost
+  lending.generation, lending.dead, lending.debt, lending.beats = 0, 0, 0, {}
+  lending.charged, lending.proved, lending.direct = ZERO, ZERO, nil
+  lending.holders, lending.proofs, lending.next_due, lending.torn = 0, 0, NEVER, false
+  -- What passed before it opened earns nothing in it.
+  l[L_CLOCK], lending.wait, lending.quarantine = clock, now, now
+  if ground.fresh_store == 0 then
+    lending.wait, lending.quarantine = now + t.overlap, now + t.longest + t.margin + t.overlap
+  end
+  records, dirty, dues_of_holders, new_proofs = {}, {}, {}, {}
+  renewals, renewal_dues, renewed = {}, {}, {}
+  shares, shares_dirty, lending_dirty, lending_wiped = nil, false, true, true
+  if lost then
+    reservations_gone = true
+    l[L_IN_FLIGHT], l[L_END + 2], l[L_PERMITS + 2], l[L_END + 4], l[L_PERMITS + 4] = 0, 0, 0, 0, 0
+    l[L_NEWER], l[L_SIZE + 1], l[L_SIZE + 2], l[L_QUEUED], l[L_QUEUE_PERMITS], l[L_QUEUE_UNTIL] = 1, 0, 0, 0, 0, 0
+    l[L_ADMISSION], l[L_ADMISSION + 1], l[L_RETRY], l[L_RETRY + 1] = 0, 0, 0, 0
+    for at = L_UNITS, #l, L_UNIT do
+      l[at + 1], l[at + 2] = 0, 0
+    end
+  end
+end
+
+-- Opens an epoch where state is missing, is another store's, or is older than what the caller remembers. own: the ledger's
+-- numbers; given: those of the call, nil if the ledger has newer ones.
+local function open_epoch_if_lost(own, given)
+  if not lending then
+    -- Numbers of the same version begin lending only where an earlier release of this program has not.
+    local newer = absent or call_number ~= l[L_NUMBER] or call_id ~= l[L_ID]
+    if not (given and given_terms.some and (newer or given_terms.part > 0)) then
+      return
+    end
+    lending, whole = { number = 0, terms = given_terms }, given
+    -- Nothing was ever decided here: the state is missing. Otherwise leases are permitted from now on, and direct callers
+    -- keep what they have.
+    local missing = leased_mark
+    if not missing then
+      local sum = l[ORIGINALS_ADMITTED] + l[DEPOSITED]
+      for i = RETRIES_ADMITTED, WOULD_BE_DENIED do
+        sum = sum + l[i]
+      end
+      missing = sum == 0
+    end
+    open_epoch(0, missing)
+    return
+  end
+  whole = own
+  if lending.identity ~= ground.identity or lending.torn or not leased_mark
+    or (ground.number > 0 and (ground.number > lending.number
+      or (ground.number == lending.number and ground.id ~= lending.id))) then
+    open_epoch(0, true)
+  else
+    n = within(lending.direct)
+  end
+end
