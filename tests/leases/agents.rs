@@ -132,7 +132,7 @@ async fn a27_agents_go_on_while_the_daemon_behind_them_is_away_and_say_so() {
         assert!(ready && body.contains(&well(true)), "{body}");
     }
     let lent_per_second = setting.operator().lent_per_second().await;
-    all_fresh(&setting.operator(), AGENTS, pace).await;
+    all_fresh(&setting.operator(), AGENTS, pace, 2).await;
     setting.daemon().kill();
     let killed_ns = boot_time_ns();
     let step_ns = pace.step_ms() * MS;

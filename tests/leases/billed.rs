@@ -28,9 +28,18 @@ const RATE: i64 = 100;
 /// A permit's longest life: slots of a lost state are out for so long after its leases.
 const LIFE_MS: i64 = 1_000;
 
+/// Steps of the whole curve, of which the first is worth all of the lease, and the others half of it: long enough for what
+/// is left in buckets at either end, less than an attempt costs, to be little.
+const STEPS: i64 = 3;
+
+/// A dead holder's share is others' after this, permits that it had given last included.
+fn gone_ms(pace: Pace) -> i64 {
+    STEPS * pace.step_ms() + pace.timing().margin_ms + pace.ms(LIFE_MS)
+}
+
 /// T4 where permits are limited.
 fn back_ms(pace: Pace) -> i64 {
-    pace.return_ms() + pace.ms(LIFE_MS) + REST_MS
+    gone_ms(pace) + 2 * pace.timing().renew_max_ms + pace.ms(2_000) + REST_MS
 }
 
 /// What there is too little of.
@@ -61,7 +70,8 @@ struct Work {
 impl Scarce {
     fn max_in_flight(self) -> i64 {
         match self {
-            Self::Tokens => 40,
+            // A permit that is lost is out for up to two lives: of half a share some must be left.
+            Self::Tokens => 80,
             Self::Permits => 20,
         }
     }
@@ -71,7 +81,7 @@ impl Scarce {
         let text = format!(
             "admission = {{ rate = \"{}/s\", burst = 60, max_in_flight = {}, permit_ttl = \"{}ms\" }}\n\
              retry = {{ ratio = 0.2, floor = \"2/s\", burst = 15 }}\n\
-             lease = {{ enabled = true, part = 0.8, curve = [\"100% 1s\", \"50% 1s\"] }}\n\
+             lease = {{ enabled = true, part = 0.8, curve = [\"100% 1s\", \"50% 2s\"] }}\n\
              fallback = {{ originals = \"10%\", retries = \"earned\" }}\n\
              [dependency.pay.cost.tokens]\nrate = \"{}/s\"\nburst = 400\n",
             pace.rate(200),
@@ -84,7 +94,7 @@ impl Scarce {
 
     fn bill(self, pace: Pace) -> Bill {
         let (shortest, longest, one_lost_of) = match self {
-            Self::Tokens => (10, 50, 60),
+            Self::Tokens => (10, 50, 200),
             // A hundred per second, as tokens suffice for, would be 25 at once.
             Self::Permits => (150, 350, 1_000),
         };
@@ -112,8 +122,12 @@ impl Work {
         let fleet = Fleet::start(&setting.endpoints(), MEMBERS, scarce.demand(setting.pace, MEMBERS));
         let work = Self { scarce, fleet, operator: setting.operator(), start_ns: boot_time_ns() };
         work.fleet.all_leased_within(back_ms(setting.pace), "first leases").await;
+        // Slots that the first ones gave up for the last one are out for a permit's life; half of what it has until then
+        // may be none.
+        let least = 7 * scarce.max_in_flight() / 10;
+        eventually(setting.pace.bound(), "permits are shared", async || work.lent().await.permits >= least).await;
         let lent = work.flows("shares have settled").await;
-        all_fresh(&work.operator, MEMBERS, setting.pace).await;
+        all_fresh(&work.operator, MEMBERS, setting.pace, STEPS).await;
         (work, lent)
     }
 
@@ -177,12 +191,12 @@ impl Work {
             Scarce::Permits => (lent.permits as f64, lent.permits_at_half as f64),
         };
         self.assert_useful(away_ns, first_ns, 0.9 * whole, "on the curve");
-        let (half_ns, end_ns) = (away_ns + step_ns, first_ns + step_ns);
+        let (half_ns, end_ns) = (away_ns + step_ns, first_ns + (STEPS - 1) * step_ns);
         until_ns(end_ns).await;
         self.assert_useful(half_ns, end_ns, 0.9 * half, "on the half of it");
         self.fleet.stand(Standing::Fallback, self.fleet.members.len()).await;
         pass_ms(pace.ms(500)).await;
-        assert_eq!(self.fleet.by_lease_since(away_ns + 2 * step_ns), 0, "a lease goes on beyond its curve");
+        assert_eq!(self.fleet.by_lease_since(away_ns + STEPS * step_ns), 0, "a lease goes on beyond its curve");
     }
 
     /// T4, and useful work again.
@@ -303,9 +317,8 @@ async fn stands_still(scarce: Scarce) {
     pass_ms(pace.ms(1_500)).await;
     holder.0.freeze();
     let frozen_ns = boot_time_ns();
-    // What it held is others' after that, permits that it had given last included, and two renewals later they know.
-    let gone_ms = pace.quarantine_ms() + pace.ms(LIFE_MS) + 2 * pace.timing().renew_max_ms;
-    pass_ms(gone_ms + pace.ms(1_000)).await;
+    // Two renewals later the others know.
+    pass_ms(gone_ms(pace) + 2 * pace.timing().renew_max_ms + pace.ms(1_000)).await;
     let now_ns = boot_time_ns();
     work.assert_useful(now_ns - pace.ms(1_000) * MS, now_ns, 0.8 * scarce.whole(pace), "the others");
     // Nobody can give it a new lease at first.

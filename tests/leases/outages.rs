@@ -51,14 +51,14 @@ pub(crate) async fn settle(setting: &Setting, fleet: &Fleet) -> f64 {
     .await;
     println!("settled: {best:.0}/s of {rate:.0}/s");
     let lent = operator.lent_per_second().await;
-    all_fresh(&operator, fleet.members.len(), pace).await;
+    all_fresh(&operator, fleet.members.len(), pace, 2).await;
     lent
 }
 
-/// Waits for a moment in which so many leases are no older than a renewal: on a busy machine some are late. An outage that
-/// begins then meets each of them near the beginning of its curve.
-pub(crate) async fn all_fresh(operator: &Operator, leases: usize, pace: Pace) {
-    let least_ms = 2 * pace.step_ms() - pace.timing().renew_max_ms;
+/// Waits for a moment in which so many leases, of a curve of so many [`Pace::step_ms`], are no older than a renewal: on a
+/// busy machine some are late. An outage that begins then meets each of them near the beginning of its curve.
+pub(crate) async fn all_fresh(operator: &Operator, leases: usize, pace: Pace, steps: i64) {
+    let least_ms = steps * pace.step_ms() - pace.timing().renew_max_ms;
     eventually(pace.bound(), "all leases are fresh", async || {
         let holders = operator.try_holders().await.map_or_else(Vec::new, |page| page.holders);
         let leased = holders.iter().filter(|holder| holder.value.value.rate > 0);

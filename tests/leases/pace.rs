@@ -45,16 +45,25 @@ fn slowness() -> Option<i64> {
     }
 }
 
+/// Threads that were ready to run in the last minute, for each CPU; none where nobody says.
+fn ready_for_each_cpu() -> Option<i64> {
+    let text = fs::read_to_string("/proc/loadavg").ok()?;
+    let ready: f64 = text.split_whitespace().next()?.parse().ok()?;
+    let cpus = thread::available_parallelism().ok()?.get();
+    Some((ready / cpus as f64) as i64)
+}
+
 // === impl Pace ===
 
 impl Pace {
     /// As on a machine that has nothing else to do.
     pub(crate) const FULL: Self = Self(1);
 
-    /// What this machine has room for.
+    /// What this machine has room for, by a look at it and by the last minute.
     pub(crate) fn of_machine() -> Self {
         // In a thread of its own: the scheduler has no grudge against it.
-        let slowness = thread::spawn(slowness).join().unwrap().unwrap_or(1);
+        let now = thread::spawn(slowness).join().unwrap();
+        let slowness = now.into_iter().chain(ready_for_each_cpu()).max().unwrap_or(1);
         let pace = Self((slowness / FAST_ENOUGH + 1).min(FACTOR_MAX));
         println!("{slowness} times as slow as an idle machine: {pace:?}");
         pace
@@ -125,6 +134,7 @@ impl Pace {
 
     /// A policy with the steps of its curve at this speed.
     pub(crate) fn curved(self, policy: &str) -> String {
-        policy.replace(" 1s\"", &format!(" {}ms\"", self.step_ms()))
+        let steps = |times: i64| format!(" {}ms\"", times * self.step_ms());
+        policy.replace(" 1s\"", &steps(1)).replace(" 2s\"", &steps(2))
     }
 }

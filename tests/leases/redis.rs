@@ -156,7 +156,7 @@ async fn q11_replicas_that_lease_go_on_while_redis_is_away() {
     pass_ms(pace.ms(1_000)).await;
     fleet.assert_useful(from_ns, boot_time_ns(), 0.8 * rate, "calm, by replicas");
     let lent = operator.lent_per_second().await;
-    all_fresh(&operator, REPLICAS, pace).await;
+    all_fresh(&operator, REPLICAS, pace, 2).await;
     let killed_ns = boot_time_ns();
     server(&mut setting).kill();
     let first_ns = killed_ns + (pace.step_ms() - pace.ms(TIMING.renew_max_ms + 50)) * MS;
