@@ -28,6 +28,9 @@ const RATE: i64 = 100;
 /// A permit's longest life: slots of a lost state are out for so long after its leases.
 const LIFE_MS: i64 = 1_000;
 
+/// Long enough to fill the tokens' buckets, and too short for shares to go to others.
+const REST_TIME_MS: i64 = 400;
+
 /// Steps of the whole curve, of which the first is worth all of the lease, and the others half of it: long enough for what
 /// is left in buckets at either end, less than an attempt costs, to be little.
 const STEPS: i64 = 3;
@@ -127,7 +130,13 @@ impl Work {
         let least = 7 * scarce.max_in_flight() / 10;
         eventually(setting.pace.bound(), "permits are shared", async || work.lent().await.permits >= least).await;
         let lent = work.flows("shares have settled").await;
+        println!("{lent:?} before a rest");
+        // All buckets are full when the fault begins: then the windows that come closest to the bound do.
+        work.fleet.ask(false);
+        pass_ms(setting.pace.ms(REST_TIME_MS)).await;
         all_fresh(&work.operator, MEMBERS, setting.pace, STEPS).await;
+        let lent = work.lent().await;
+        work.fleet.ask(true);
         (work, lent)
     }
 
@@ -235,11 +244,13 @@ async fn killed_and_started_again(scarce: Scarce) {
     work.judge(case, Vec::new(), None, None).await;
 }
 
+/// Seen to fail with renewals whose buckets start full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_tokens_of_bills_keep_the_bound_when_a_daemon_is_killed() {
     killed_and_started_again(Scarce::Tokens).await;
 }
 
+/// Seen to fail with slots that are others' as soon as a holder has given them up, permits out or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_permits_that_are_held_keep_the_bound_when_a_daemon_is_killed() {
     killed_and_started_again(Scarce::Permits).await;
