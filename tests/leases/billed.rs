@@ -28,9 +28,6 @@ const RATE: i64 = 100;
 /// A permit's longest life: slots of a lost state are out for so long after its leases.
 const LIFE_MS: i64 = 1_000;
 
-/// Long enough to fill the tokens' buckets, and too short for shares to go to others.
-const REST_TIME_MS: i64 = 400;
-
 /// Steps of the whole curve, of which the first is worth all of the lease, and the others half of it: long enough for what
 /// is left in buckets at either end, less than an attempt costs, to be little.
 const STEPS: i64 = 3;
@@ -130,13 +127,7 @@ impl Work {
         let least = 7 * scarce.max_in_flight() / 10;
         eventually(setting.pace.bound(), "permits are shared", async || work.lent().await.permits >= least).await;
         let lent = work.flows("shares have settled").await;
-        println!("{lent:?} before a rest");
-        // All buckets are full when the fault begins: then the windows that come closest to the bound do.
-        work.fleet.ask(false);
-        pass_ms(setting.pace.ms(REST_TIME_MS)).await;
         all_fresh(&work.operator, MEMBERS, setting.pace, STEPS).await;
-        let lent = work.lent().await;
-        work.fleet.ask(true);
         (work, lent)
     }
 

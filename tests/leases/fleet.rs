@@ -227,12 +227,7 @@ impl Fleet {
 
     /// No client asks for anything any more.
     pub(crate) fn stop_asking(&self) {
-        self.ask(false);
-    }
-
-    /// Whether clients ask.
-    pub(crate) fn ask(&self, active: bool) {
-        self.members.iter().for_each(|member| member.active.store(active, Relaxed));
+        self.members.iter().for_each(|member| member.active.store(false, Relaxed));
     }
 
     /// How many stand like this.
