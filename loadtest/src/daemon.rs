@@ -63,6 +63,8 @@ pub(crate) struct Start<'a> {
     pub(crate) listen: Option<SocketAddr>,
     /// A settings file, for time limits of leases.
     pub(crate) config: Option<&'a Path>,
+    /// As a holder of leases; a random name unless given.
+    pub(crate) holder_id: Option<String>,
     pub(crate) no_leases_out: bool,
     /// Ledgers live by a clock that is ahead by the milliseconds in this file.
     pub(crate) clock: Option<PathBuf>,
@@ -88,6 +90,7 @@ pub(crate) async fn run(
         lease: Some(start.lease || upstream),
         redis_response_timeout: written.redis_response_timeout.or(Some(REDIS_RESPONSE_TIMEOUT)),
         policy: start.policies,
+        holder_id: start.holder_id,
         no_leases_out: Some(start.no_leases_out),
         otlp_endpoint: start.otlp_endpoint,
         otlp_interval: Some(OTLP_INTERVAL),

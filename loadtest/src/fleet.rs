@@ -87,7 +87,8 @@ pub(crate) struct World<'a> {
     replicas: Vec<Replica>,
     /// For each process of callers that may be cut off: its own ways to the replicas.
     ways: Vec<Vec<Proxy>>,
-    agent: Option<(Process, SocketAddr)>,
+    /// One for everybody where the strategy says so; else one on each of the first hosts.
+    agents: Vec<Replica>,
     pub(crate) callers: Vec<Process>,
     pub(crate) redis_version: Option<String>,
 }
@@ -119,7 +120,7 @@ impl<'a> World<'a> {
             store_proxy: None,
             replicas: Vec::new(),
             ways: Vec::new(),
-            agent: None,
+            agents: Vec::new(),
             callers: Vec::new(),
             redis_version: None,
         };
@@ -132,7 +133,7 @@ impl<'a> World<'a> {
     async fn start_budgetd(&mut self) -> Result<(), Error> {
         if let Some(deployment) = self.cast.deployment {
             if self.cast.strategy == Strategy::Agent {
-                self.agent = Some(self.start_replica(0, &deployment.store(), None, false).await?);
+                self.start_agent(0, deployment.store()).await?;
             }
             return Ok(());
         }
@@ -154,20 +155,30 @@ impl<'a> World<'a> {
             let (process, address) = self.start_replica(number, &store, None, first_word).await?;
             self.replicas.push(Replica { number, process, address, store });
         }
-        if self.cast.strategy == Strategy::Agent {
-            let hosts: Vec<String> = self.replicas.iter().map(|replica| replica.address.to_string()).collect();
-            let store = format!("grpc://{}", hosts.join(","));
-            self.agent = Some(self.start_replica(replicas, &store, None, false).await?);
+        let hosts: Vec<String> = self.replicas.iter().map(|replica| replica.address.to_string()).collect();
+        let agents = match self.cast.strategy {
+            Strategy::Agent => 1,
+            Strategy::Leased => usize::try_from(fleet.agents)?,
+            Strategy::Exact | Strategy::Single | Strategy::Naive | Strategy::Tower => 0,
+        };
+        for number in replicas..replicas + agents {
+            self.start_agent(number, format!("grpc://{}", hosts.join(","))).await?;
         }
         if fleet.proxied {
-            for _ in 0..self.cast.scenario.processes {
+            for process in 0..self.cast.scenario.processes {
                 let mut ways = Vec::new();
-                for address in self.addresses() {
+                for address in self.addresses(process) {
                     ways.push(Proxy::start(Upstream::Tcp(address)).await?);
                 }
                 self.ways.push(ways);
             }
         }
+        Ok(())
+    }
+
+    async fn start_agent(&mut self, number: usize, store: String) -> Result<(), Error> {
+        let (process, address) = self.start_replica(number, &store, None, false).await?;
+        self.agents.push(Replica { number, process, address, store });
         Ok(())
     }
 
@@ -194,7 +205,10 @@ impl<'a> World<'a> {
         let path = |name: &str| self.scratch.path().join(name).display().to_string();
         let mut arguments: Vec<String> = ["serve-daemon", "--store", store].map(str::to_owned).to_vec();
         arguments.extend(["--config".to_owned(), path("budgetd.toml")]);
-        if !store.starts_with("grpc://") {
+        if store.starts_with("grpc://") {
+            // Kept over its restarts.
+            arguments.extend(["--holder-id".to_owned(), format!("{}-agent-{number}", self.tag())]);
+        } else {
             arguments.extend(["--policies".to_owned(), path("policies.toml")]);
         }
         if let Some(listen) = listen {
@@ -211,9 +225,11 @@ impl<'a> World<'a> {
         Ok((process, address))
     }
 
-    fn addresses(&self) -> Vec<SocketAddr> {
-        match &self.agent {
-            Some((_, address)) => vec![*address],
+    /// Whom a process of callers asks.
+    fn addresses(&self, process: u32) -> Vec<SocketAddr> {
+        let host = if self.cast.strategy == Strategy::Agent { 0 } else { process };
+        match usize::try_from(host).ok().and_then(|host| self.agents.get(host)) {
+            Some(agent) => vec![agent.address],
             None => self.replicas.iter().map(|replica| replica.address).collect(),
         }
     }
@@ -230,10 +246,10 @@ impl<'a> World<'a> {
             }
             let addresses: Vec<SocketAddr> = match ways {
                 Some(ways) => ways.iter().map(Proxy::address).collect(),
-                None => self.addresses(),
+                None => self.addresses(process),
             };
             let budgetd = match self.cast.deployment {
-                Some(deployment) if self.agent.is_none() => deployment.urls(),
+                Some(deployment) if self.agents.is_empty() => deployment.urls(),
                 Some(_) | None => addresses.iter().map(|address| format!("http://{address}")).collect(),
             };
             let deployment = self.cast.deployment;
@@ -337,10 +353,7 @@ impl<'a> World<'a> {
         for caller in &mut self.callers {
             caller.kill().await?;
         }
-        if let Some((agent, _)) = &mut self.agent {
-            agent.kill().await?;
-        }
-        for replica in &mut self.replicas {
+        for replica in self.agents.iter_mut().chain(&mut self.replicas) {
             replica.process.kill().await?;
         }
         for server in &mut self.redis {

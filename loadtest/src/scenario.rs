@@ -95,6 +95,9 @@ pub(crate) struct FleetSpec {
     pub(crate) store: StoreSpec,
     /// A proxy stands between callers and budgetd, so that a partition can be made.
     pub(crate) proxied: bool,
+    /// Hosts with an agent, where processes hold leases: the first processes are on one each and hold leases of its agent,
+    /// the others ask budgetd itself. The strategy `agent` has one of its own.
+    pub(crate) agents: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -300,6 +303,9 @@ impl Scenario {
         if self.fleet.store == StoreSpec::Memory && self.fleet.replicas > 1 {
             return Err("fleet.replicas is more than 1, which needs store = \"redis\"".to_owned());
         }
+        if self.fleet.agents > self.processes {
+            return Err(format!("fleet.agents is {}, more than there are processes", self.fleet.agents));
+        }
         let timing = self.timing()?;
         let policies = PolicySet::parse_timed("policy", &self.policy, timing).map_err(|error| error.to_string())?;
         let rule = policies.rule(DEPENDENCY).ok_or_else(|| format!("policy has no section for {DEPENDENCY}"))?;
@@ -399,7 +405,7 @@ impl Scenario {
 
 impl Default for FleetSpec {
     fn default() -> Self {
-        Self { replicas: 1, store: StoreSpec::Memory, proxied: false }
+        Self { replicas: 1, store: StoreSpec::Memory, proxied: false, agents: 0 }
     }
 }
 

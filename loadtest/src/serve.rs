@@ -39,6 +39,9 @@ pub(crate) struct DaemonOptions {
     /// A settings file, for time limits of leases.
     #[arg(long)]
     config: Option<PathBuf>,
+    /// The name of an agent as a holder of leases.
+    #[arg(long)]
+    holder_id: Option<String>,
     /// No lease of an earlier daemon is in use.
     #[arg(long)]
     no_leases_out: bool,
@@ -114,9 +117,18 @@ pub(crate) fn collector() -> Result<ExitCode, Error> {
 pub(crate) fn daemon(options: DaemonOptions) -> Result<ExitCode, Error> {
     die_with_parent()?;
     daemon::runtime()?.block_on(async {
-        let DaemonOptions { store, lease, policies, listen, config, no_leases_out, clock, otlp_endpoint } = options;
-        let config = config.as_deref();
-        let start = Start { store: &store, lease, policies, listen, config, no_leases_out, clock, otlp_endpoint };
+        let config = options.config.as_deref();
+        let start = Start {
+            store: &options.store,
+            lease: options.lease,
+            policies: options.policies,
+            listen: options.listen,
+            config,
+            holder_id: options.holder_id,
+            no_leases_out: options.no_leases_out,
+            clock: options.clock,
+            otlp_endpoint: options.otlp_endpoint,
+        };
         daemon::run(start, announce, until_orphaned()).await?;
         Ok(ExitCode::SUCCESS)
     })

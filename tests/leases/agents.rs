@@ -13,7 +13,9 @@ use tokio::{
 use super::{
     fleet::{Demand, Fleet},
     judge::Case,
-    setting::{BOUND, CALL, On, POLICY, REST_MS, RETURN_MS, STEP_MS, Setting, TIMING, pass_ms, pay, pay_id, until_ns},
+    outages::all_fresh,
+    pace::Pace,
+    setting::{BOUND, CALL, On, POLICY, REST_MS, RETURN_MS, Setting, TIMING, pass_ms, pay, pay_id, until_ns},
 };
 
 const MS: i64 = 1_000_000;
@@ -90,19 +92,20 @@ fn spawn(arguments: &[String]) -> Process {
 
 async fn agents(setting: &Setting) -> (Vec<Agent>, Fleet) {
     let mut agents = Vec::new();
-    let mut fleet = Fleet::empty();
+    let pace = setting.pace;
+    let mut fleet = Fleet::paced(pace, 100);
     for number in 0..AGENTS {
         let agent = Agent::start(setting, number).await;
         for _ in 0..CALLERS {
-            fleet.add_caller(&agent.endpoint(), Demand::plenty(100, AGENTS * CALLERS));
+            fleet.add_caller(&agent.endpoint(), Demand::plenty_at(pace, 100, AGENTS * CALLERS));
         }
         agents.push(agent);
     }
-    lent(setting, RETURN_MS, "first leases of agents").await;
-    pass_ms(1_000).await;
+    lent(setting, pace.return_ms(), "first leases of agents").await;
+    pass_ms(pace.ms(1_000)).await;
     let from_ns = boot_time_ns();
-    pass_ms(1_000).await;
-    fleet.assert_useful(from_ns, boot_time_ns(), 0.8 * RATE, "calm, by agents");
+    pass_ms(pace.ms(1_000)).await;
+    fleet.assert_useful(from_ns, boot_time_ns(), 0.8 * fleet.rate as f64, "calm, by agents");
     (agents, fleet)
 }
 
@@ -125,7 +128,8 @@ async fn lent(setting: &Setting, within_ms: i64, what: &str) {
 /// Seen to fail with an agent that does not follow whether its daemon can be reached.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a27_agents_go_on_while_the_daemon_behind_them_is_away_and_say_so() {
-    let mut setting = Setting::new(On::Memory, POLICY);
+    let pace = Pace::of_machine();
+    let mut setting = Setting::paced(pace, On::Memory, &pace.policy(100, 25, 15), 1, &[]);
     let start_ns = boot_time_ns();
     let (agents, fleet) = agents(&setting).await;
     let well = |up: bool| format!("\"up\":{up},\"degraded\":{}", !up);
@@ -134,14 +138,16 @@ async fn a27_agents_go_on_while_the_daemon_behind_them_is_away_and_say_so() {
         assert!(ready && body.contains(&well(true)), "{body}");
     }
     let lent_per_second = setting.operator().lent_per_second().await;
+    all_fresh(&setting.operator(), AGENTS, pace, 2).await;
     setting.daemon().kill();
     let killed_ns = boot_time_ns();
-    let first_ns = killed_ns + (STEP_MS - TIMING.renew_max_ms - 50) * MS;
+    let step_ns = pace.step_ms() * MS;
+    let first_ns = killed_ns + step_ns - pace.ms(TIMING.renew_max_ms + 50) * MS;
     until_ns(first_ns).await;
     fleet.assert_useful(killed_ns, first_ns, 0.9 * lent_per_second, "agents on the curve");
-    until_ns(first_ns + STEP_MS * MS).await;
-    let half_ns = killed_ns + STEP_MS * MS;
-    fleet.assert_useful(half_ns, first_ns + STEP_MS * MS, 0.45 * lent_per_second, "agents on the half of it");
+    until_ns(first_ns + step_ns).await;
+    let half_ns = killed_ns + step_ns;
+    fleet.assert_useful(half_ns, first_ns + step_ns, 0.45 * lent_per_second, "agents on the half of it");
     for agent in &agents {
         // Taken out of service it would help nobody: ready, and degraded.
         eventually(BOUND, "the agent says so", async || {
@@ -150,17 +156,17 @@ async fn a27_agents_go_on_while_the_daemon_behind_them_is_away_and_say_so() {
         })
         .await;
     }
-    until_ns(killed_ns + (2 * STEP_MS + 500) * MS).await;
+    until_ns(killed_ns + 2 * step_ns + pace.ms(500) * MS).await;
     setting.restart_on_memory();
-    lent(&setting, RETURN_MS + REST_MS, "T4: agents leased again").await;
+    lent(&setting, pace.return_ms() + REST_MS, "T4: agents leased again").await;
     let from_ns = boot_time_ns();
-    pass_ms(500).await;
-    fleet.assert_useful(from_ns, boot_time_ns(), 0.4 * RATE, "agents after the return");
+    pass_ms(pace.ms(500)).await;
+    fleet.assert_useful(from_ns, boot_time_ns(), 0.4 * fleet.rate as f64, "agents after the return");
     for agent in &agents {
         eventually(BOUND, "the agent is well", async || agent.readiness().await.1.contains(&well(true))).await;
     }
     fleet.assert_none_failed();
-    let mut case = Case::new(&setting.policy, AGENTS, 0, start_ns);
+    let mut case = Case::of(&setting, AGENTS, 0, start_ns);
     case.epoch(killed_ns);
     case.all_beyond();
     case.assert(&*fleet.end().await);

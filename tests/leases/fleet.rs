@@ -18,23 +18,29 @@ use budget_client::{
     Ask, Client, Client as PlainClient, Decision, Handle, LeasedClient, Mode, Permit, Refused, Reserved, Source,
     Standing, boot_time_ns, reservation_id,
 };
-use budget_tests::{eventually::eventually, security};
+use budget_tests::{eventually::eventually, rng::Rng, security};
 use tokio::{
     task::JoinSet,
     time::{MissedTickBehavior, interval},
 };
 
-use super::setting::{BOUND, TIMING, pay};
+use super::{
+    bills::{Bill, Billing, Bills, Open, pay_by_tokens},
+    pace::Pace,
+    setting::pay,
+};
 
 /// The deadline of each ask.
-pub(crate) const WITHIN: Duration = Duration::from_millis(150);
+pub(crate) const WITHIN_MS: i64 = 150;
 /// The same where whoever answers waits for another.
-const WITHIN_PLAINLY: Duration = Duration::from_millis(600);
+const WITHIN_PLAINLY_MS: i64 = 600;
 /// Asks of one client that wait for a coordinator at once; more are not made.
 const WAITING_MAX: usize = 64;
 const TICK: Duration = Duration::from_millis(10);
 /// A client that was not scheduled for so long does not make up for all of it.
 const BEHIND_MAX_S: f64 = 0.5;
+/// One that was scheduled so much too late was not there to ask.
+const LATE_NS: i64 = 20_000_000;
 
 /// One admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +69,10 @@ pub(crate) struct Seen {
     pub(crate) longest_ns: AtomicI64,
     /// Longest time that a client that wanted to ask was not scheduled.
     pub(crate) late_ns: AtomicI64,
+    /// Each such time of some length, from and until then.
+    pub(crate) stalls: Mutex<Vec<(i64, i64)>>,
+    /// What they cost, where they are billed.
+    pub(crate) bills: Bills,
     /// Each admission is printed, for another process to read.
     pub(crate) prints: bool,
 }
@@ -76,6 +86,19 @@ pub(crate) struct Demand {
     pub(crate) retries: f64,
     /// What the lease does not cover is not asked for.
     pub(crate) local_only: bool,
+    /// What attempts cost, where the policy has a unit, and how long they last; none: nothing, and no time.
+    pub(crate) bill: Option<Bill>,
+    /// How long whoever asks waits.
+    pub(crate) pace: Pace,
+}
+
+/// One ask.
+#[derive(Clone, Copy)]
+struct Wanted {
+    is_retry: bool,
+    local_only: bool,
+    billing: Option<Billing>,
+    pace: Pace,
 }
 
 /// One client at work.
@@ -93,6 +116,7 @@ pub(crate) struct Fleet {
     callers: Vec<tokio::task::JoinHandle<()>>,
     /// What the policy gives them per second.
     pub(crate) rate: i64,
+    pub(crate) pace: Pace,
     pub(crate) seen: Arc<Seen>,
 }
 
@@ -129,7 +153,12 @@ impl Demand {
     /// Twice the policy in originals, three times the ratio of [`POLICY`](super::setting::POLICY) in retries.
     pub(crate) fn plenty(rate: i64, members: usize) -> Self {
         let originals = 2.0 * rate as f64 / members as f64;
-        Self { originals, retries: 0.6 * originals, local_only: false }
+        Self { originals, retries: 0.6 * originals, local_only: false, bill: None, pace: Pace::FULL }
+    }
+
+    /// The same at another speed: `rate` is that at full speed.
+    pub(crate) fn plenty_at(pace: Pace, rate: i64, members: usize) -> Self {
+        Self { pace, ..Self::plenty(pace.rate(rate), members) }
     }
 }
 
@@ -137,12 +166,16 @@ impl Demand {
 
 impl Fleet {
     pub(crate) fn empty() -> Self {
-        Self { members: Vec::new(), callers: Vec::new(), rate: 100, seen: Arc::default() }
+        Self { members: Vec::new(), callers: Vec::new(), rate: 100, pace: Pace::FULL, seen: Arc::default() }
+    }
+
+    pub(crate) fn paced(pace: Pace, rate: i64) -> Self {
+        Self { rate: pace.rate(rate), pace, ..Self::empty() }
     }
 
     /// So many clients of these endpoints.
     pub(crate) fn start(endpoints: &[String], members: usize, demand: Demand) -> Self {
-        let mut fleet = Self::empty();
+        let mut fleet = Self { pace: demand.pace, ..Self::empty() };
         for _ in 0..members {
             fleet.add(endpoints, None, demand);
         }
@@ -150,12 +183,14 @@ impl Fleet {
     }
 
     pub(crate) fn add(&mut self, endpoints: &[String], holder: Option<&str>, demand: Demand) {
-        let mut builder = Client::builder().endpoints(endpoints).timing(TIMING).options(security::caller());
+        let mut builder =
+            Client::builder().endpoints(endpoints).timing(demand.pace.timing()).options(security::caller());
         if let Some(holder) = holder {
             builder = builder.holder_id(HolderId::new(holder).unwrap());
         }
         let client = builder.connect().unwrap_or_else(|error| panic!("{error}"));
-        let handle = client.dependency(&pay()).unwrap();
+        let dependency = if demand.bill.is_some() { pay_by_tokens() } else { pay() };
+        let handle = client.dependency(&dependency).unwrap();
         let active = Arc::new(AtomicBool::new(true));
         let asker = Asker::Leased(handle.clone());
         let work = work(asker, demand, Arc::clone(&active), Arc::clone(&self.seen));
@@ -181,7 +216,13 @@ impl Fleet {
 
     /// Twice as many originals as there may be, and three times the ratio of retries, by so many clients.
     pub(crate) fn plenty(endpoints: &[String], members: usize, rate: i64) -> Self {
-        Self { rate, ..Self::start(endpoints, members, Demand::plenty(rate, members)) }
+        Self::plenty_at(Pace::FULL, endpoints, members, rate)
+    }
+
+    /// The same at another speed.
+    pub(crate) fn plenty_at(pace: Pace, endpoints: &[String], members: usize, rate: i64) -> Self {
+        let demand = Demand::plenty_at(pace, rate, members);
+        Self { rate: pace.rate(rate), ..Self::start(endpoints, members, demand) }
     }
 
     /// No client asks for anything any more.
@@ -197,7 +238,7 @@ impl Fleet {
     /// Waits until so many stand like this.
     pub(crate) async fn stand(&self, standing: Standing, members: usize) {
         let what = format!("{members} clients are {standing:?}");
-        eventually(BOUND, &what, async || self.standing(standing) >= members).await;
+        eventually(self.pace.bound(), &what, async || self.standing(standing) >= members).await;
     }
 
     /// Admitted since and until then, by the time they were sent.
@@ -216,11 +257,20 @@ impl Fleet {
     pub(crate) fn assert_useful(&self, from_ns: i64, until_ns: i64, per_second: f64, what: &str) {
         let seconds = (until_ns - from_ns) as f64 / 1e9;
         let admitted = self.admitted(from_ns, until_ns);
-        // On a busy machine nobody was there to ask for a while.
-        let late = (self.seen.late_ns.load(Relaxed) as f64 / 1e9).min(seconds / 2.0);
+        let late = self.late(from_ns, until_ns);
         let wanted = per_second * (seconds - late);
         println!("{what}: {admitted} admitted in {seconds:.2} s (late {late:.2} s), {wanted:.0} are useful work");
         assert!(admitted as f64 >= wanted, "{what}: {admitted} of {wanted:.0}; {}", self.summary());
+    }
+
+    /// How long, on the average and in seconds, clients were not there to ask in a time, since the machine was busy; at most
+    /// half of it.
+    pub(crate) fn late(&self, from_ns: i64, until_ns: i64) -> f64 {
+        let stalls = self.seen.stalls.lock().unwrap();
+        let within = |(from, until): &(i64, i64)| ((*until).min(until_ns) - (*from).max(from_ns)).max(0);
+        let askers = (self.members.len() + self.callers.len()).max(1) as f64;
+        let late = stalls.iter().map(within).sum::<i64>() as f64 / 1e9 / askers;
+        late.min((until_ns - from_ns) as f64 / 2e9)
     }
 
     /// Each ask was decided, but for the few that a busy machine keeps from being heard in time.
@@ -278,15 +328,23 @@ impl Fleet {
 async fn work(asker: Asker, demand: Demand, active: Arc<AtomicBool>, seen: Arc<Seen>) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut waiting = JoinSet::new();
+    let mut waiting: JoinSet<Option<Open>> = JoinSet::new();
+    let (mut open, mut rng) = (Vec::new(), Rng::fresh());
     let (mut last_ns, mut originals, mut retries) = (boot_time_ns(), 0.0, 0.0);
     loop {
         ticks.tick().await;
-        while waiting.try_join_next().is_some() {}
+        while let Some(asked) = waiting.try_join_next() {
+            // At the end of a test they are cancelled.
+            open.extend(asked.ok().flatten());
+        }
+        seen.bills.settle(&mut open, seen.prints);
         let now_ns = boot_time_ns();
         let elapsed_s = ((now_ns - last_ns) as f64 / 1e9).min(BEHIND_MAX_S);
         let tick_ns = i64::try_from(TICK.as_nanos()).unwrap_or(0);
         seen.late_ns.fetch_max(now_ns - last_ns - tick_ns, Relaxed);
+        if now_ns - last_ns - tick_ns > LATE_NS {
+            seen.stalls.lock().unwrap().push((last_ns + tick_ns, now_ns));
+        }
         last_ns = now_ns;
         if !active.load(Relaxed) {
             continue;
@@ -302,7 +360,9 @@ async fn work(asker: Asker, demand: Demand, active: Arc<AtomicBool>, seen: Arc<S
                 originals -= 1.0;
                 seen.originals_asked.fetch_add(1, Relaxed);
             }
-            seen.ask(&asker, is_retry, demand.local_only, &mut waiting);
+            let billing = demand.bill.map(|bill| bill.next(&mut rng));
+            let wanted = Wanted { is_retry, local_only: demand.local_only, billing, pace: demand.pace };
+            open.extend(seen.ask(&asker, wanted, &mut waiting));
         }
     }
 }
@@ -316,34 +376,41 @@ pub(crate) fn ask_of(is_retry: bool) -> Ask {
 
 impl Seen {
     /// Locally at once, or else beside the others.
-    fn ask(self: &Arc<Self>, asker: &Asker, is_retry: bool, local_only: bool, waiting: &mut JoinSet<()>) {
+    fn ask(self: &Arc<Self>, asker: &Asker, wanted: Wanted, waiting: &mut JoinSet<Option<Open>>) -> Option<Open> {
         let from_ns = boot_time_ns();
+        let Wanted { is_retry, billing, local_only, pace } = wanted;
+        let within = move |ms| Duration::from_millis(pace.ms(ms).unsigned_abs());
+        let ask = ask_of(is_retry).costs(billing.map(|billing| billing.estimated()));
         if let Asker::Leased(handle) = asker
-            && let Some(decided) = handle.try_reserve(&ask_of(is_retry))
+            && let Some(decided) = handle.try_reserve(&ask)
         {
-            return self.note(from_ns, is_retry, decided);
+            return self.note(from_ns, is_retry, billing, decided);
         }
         if local_only || waiting.len() >= WAITING_MAX {
             self.not_asked.fetch_add(1, Relaxed);
-            return;
+            return None;
         }
         let (asker, seen) = (asker.clone(), Arc::clone(self));
         waiting.spawn(async move {
             let from_ns = boot_time_ns();
             match asker {
                 Asker::Leased(handle) => {
-                    let decided = handle.reserve(&ask_of(is_retry), WITHIN).await;
-                    seen.note(from_ns, is_retry, decided);
+                    let decided = handle.reserve(&ask, within(WITHIN_MS)).await;
+                    seen.note(from_ns, is_retry, billing, decided)
                 }
-                Asker::Plain(client) => seen.ask_plainly(from_ns, is_retry, &client).await,
+                Asker::Plain(client) => {
+                    seen.ask_plainly(from_ns, is_retry, &client, within(WITHIN_PLAINLY_MS)).await;
+                    None
+                }
             }
         });
+        None
     }
 
-    async fn ask_plainly(&self, from_ns: i64, is_retry: bool, client: &PlainClient) {
+    async fn ask_plainly(&self, from_ns: i64, is_retry: bool, client: &PlainClient, within: Duration) {
         let attempt = if is_retry { Attempt::retry(2, Cause::Transient) } else { Attempt::ORIGINAL };
         let reserve = Reserve { no_release: true, ..Reserve::new(reservation_id().unwrap(), attempt) };
-        let reserved = client.reserve(&pay(), &reserve, WITHIN_PLAINLY).await;
+        let reserved = client.reserve(&pay(), &reserve, within).await;
         let until_ns = boot_time_ns();
         self.longest_ns.fetch_max(until_ns - from_ns, Relaxed);
         match reserved {
@@ -374,15 +441,27 @@ impl Seen {
         self.admissions.lock().unwrap().push(admission);
     }
 
-    pub(crate) fn note(&self, from_ns: i64, is_retry: bool, decided: Result<Permit, Refused>) {
+    /// Sends what is admitted, and finishes it at once unless it is billed.
+    pub(crate) fn note(
+        &self,
+        from_ns: i64,
+        is_retry: bool,
+        billing: Option<Billing>,
+        decided: Result<Permit, Refused>,
+    ) -> Option<Open> {
         self.longest_ns.fetch_max(boot_time_ns() - from_ns, Relaxed);
         match decided {
             Ok(permit) => {
                 let source = permit.source();
                 // Handed back otherwise.
-                if let Ok(attempt) = permit.sent() {
-                    self.keep(Admission { from_ns, until_ns: boot_time_ns(), is_retry, source });
-                    attempt.finish(Outcome::Success);
+                let attempt = permit.sent().ok()?;
+                let until_ns = boot_time_ns();
+                self.keep(Admission { from_ns, until_ns, is_retry, source });
+                match billing {
+                    Some(billing) => {
+                        return Some(self.bills.open((from_ns, until_ns), source, billing, attempt, self.prints));
+                    }
+                    None => attempt.finish(Outcome::Success),
                 }
             }
             Err(Refused::Denied(_)) => {
@@ -395,5 +474,6 @@ impl Seen {
                 *self.failures.lock().unwrap().entry(error.to_string()).or_default() += 1;
             }
         }
+        None
     }
 }

@@ -11,33 +11,50 @@ use budget_tests::{
 };
 
 use super::{
+    bills::{Bill, Billed, Bills},
     fleet::{Admission, Demand, Fleet, Seen, ask_of},
+    pace::Pace,
     preload::FORK_LINK,
-    setting::{BOUND, TIMING, pass_ms, pay},
+    setting::{TIMING, pay},
 };
 
 const ENDPOINT: &str = "BUDGETD_TEST_HOLDER";
 const NAME: &str = "BUDGETD_TEST_HOLDER_ID";
 const ORIGINALS: &str = "BUDGETD_TEST_ORIGINALS";
 const SPLITS: &str = "BUDGETD_TEST_SPLITS";
+const BILL: &str = "BUDGETD_TEST_BILL";
+const PACE: &str = "BUDGETD_TEST_PACE";
 /// It ends by itself after this.
 const LIFE_MS: i64 = 60_000;
+/// On a machine that is busy.
+const LIFE_MAX: Duration = Duration::from_secs(300);
 /// The thread that splits asks this often.
 const EACH: Duration = Duration::from_millis(4);
 
 /// How one is started.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Start<'a> {
     pub(crate) endpoint: &'a str,
     pub(crate) holder: Option<&'a str>,
     /// Originals per second; retries are 0.6 of it.
     pub(crate) originals: f64,
+    /// What attempts cost and how long they last.
+    pub(crate) bill: Option<Bill>,
+    pub(crate) pace: Pace,
     /// Splits once it is leased; then only one thread asks. With this library loaded.
     pub(crate) splits: Option<&'a Path>,
 }
 
 /// A running one.
 pub(crate) struct HolderProcess(pub(crate) Process);
+
+// === impl Start ===
+
+impl Default for Start<'_> {
+    fn default() -> Self {
+        Self { endpoint: "", holder: None, originals: 0.0, bill: None, pace: Pace::FULL, splits: None }
+    }
+}
 
 // === impl HolderProcess ===
 
@@ -46,8 +63,12 @@ impl HolderProcess {
         let mut command = Command::new(env::current_exe().unwrap());
         command.args(["--exact", "holder::process", "--nocapture"]);
         command.env(ENDPOINT, start.endpoint).env(ORIGINALS, start.originals.to_string());
+        command.env(PACE, start.pace.factor().to_string());
         if let Some(holder) = start.holder {
             command.env(NAME, holder);
+        }
+        if let Some(Bill { held_ms: (shortest, longest), one_lost_of }) = start.bill {
+            command.env(BILL, format!("{shortest} {longest} {one_lost_of}"));
         }
         if let Some(library) = start.splits {
             command.env(SPLITS, "1").env("LD_PRELOAD", library);
@@ -60,9 +81,14 @@ impl HolderProcess {
         self.0.printed(Stream::Out).lines().filter_map(|line| Admission::parse(line.trim())).collect()
     }
 
+    /// What that cost, where it is billed.
+    pub(crate) fn bills(&self) -> Vec<Billed> {
+        Bills::parse(&self.0.printed(Stream::Out))
+    }
+
     /// Waits until it is leased.
     pub(crate) async fn leased(&self) {
-        eventually(BOUND, "the holder process is leased", async || self.0.logged("standing Leased")).await;
+        eventually(LIFE_MAX, "the holder process is leased", async || self.0.logged("standing Leased")).await;
     }
 }
 
@@ -72,18 +98,26 @@ fn process() {
     let Ok(endpoint) = env::var(ENDPOINT) else { return };
     let originals: f64 = env::var(ORIGINALS).unwrap().parse().unwrap();
     let name = env::var(NAME).ok();
+    let bill = env::var(BILL).ok().map(|text| {
+        let numbers: Vec<u64> = text.split(' ').map(|number| number.parse().unwrap()).collect();
+        Bill { held_ms: (numbers[0], numbers[1]), one_lost_of: numbers[2] }
+    });
+    let pace = Pace::parse(&env::var(PACE).unwrap()).unwrap();
+    // The test runner has begun a line.
+    println!();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     if env::var_os(SPLITS).is_some() {
         split(&runtime, &endpoint);
     } else {
-        let demand = Demand { originals, retries: 0.6 * originals, local_only: false };
+        let demand = Demand { originals, retries: 0.6 * originals, local_only: false, bill, pace };
         runtime.block_on(async {
             let mut fleet = Fleet::empty();
             fleet.seen = Arc::new(Seen { prints: true, ..Seen::default() });
             fleet.add(&[endpoint], name.as_deref(), demand);
             fleet.stand(Standing::Leased, 1).await;
             println!("standing Leased");
-            pass_ms(LIFE_MS / 3).await;
+            let end_ns = boot_time_ns() + pace.ms(LIFE_MS / 3) * 1_000_000;
+            eventually(LIFE_MAX, "its time is over", async || boot_time_ns() >= end_ns).await;
         });
     }
 }
@@ -118,7 +152,7 @@ fn split(runtime: &tokio::runtime::Runtime, endpoint: &str) {
         let is_retry = asks.is_multiple_of(3);
         let from_ns = boot_time_ns();
         if let Some(decided) = handle.try_reserve(&ask_of(is_retry)) {
-            seen.note(from_ns, is_retry, decided);
+            seen.note(from_ns, is_retry, None, decided);
         }
         thread::park_timeout(EACH);
     }

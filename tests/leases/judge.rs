@@ -8,16 +8,17 @@ use budget::{
         checker::{AllWindows, Event, Law, Slope},
         horizon_ms,
     },
+    lease::Timing,
     policy::Policy,
 };
 
 use super::{
     fleet::{Admission, Seen},
-    setting::{TIMING, judged},
+    setting::{Setting, TIMING, judged},
 };
 
 /// Windows that the slope of a term is taken from.
-const LONG_MS: i64 = 1_000_000;
+pub(crate) const LONG_MS: i64 = 1_000_000;
 
 /// What happened beside the admissions, and what the bound may count for it.
 pub(crate) struct Case {
@@ -25,7 +26,24 @@ pub(crate) struct Case {
     events: Vec<(i64, Event)>,
     fleet: Fleet,
     pub(crate) causes: Causes,
+    timing: Timing,
     start_ns: i64,
+}
+
+/// What the bound says, where it says anything.
+pub(crate) fn count(most: Most) -> i64 {
+    match most {
+        Most::Count(count) => count,
+        Most::Unbounded => panic!("the bound says nothing"),
+    }
+}
+
+/// A term is a constant and a slope, by its excess in no time and in [`LONG_MS`]: the slope joins the rate, so that every
+/// window is judged by its own length.
+pub(crate) fn steeper(slope: Slope, constant: i64, long: i64) -> Slope {
+    // Micro-tokens in a millisecond, on the slope's own denominator, rounded up.
+    let more = ((long - constant) * slope.den).div_euclid(LONG_MS / 1_000_000) + i64::from(long > constant);
+    Slope { num: slope.num + more, ..slope }
 }
 
 // === impl Case ===
@@ -35,7 +53,17 @@ impl Case {
     pub(crate) fn new(policy: &Arc<Policy>, holders: usize, replicas: usize, start_ns: i64) -> Self {
         let count = |number: usize| i64::try_from(number).unwrap();
         let fleet = Fleet { holders: count(holders), replicas: count(replicas) };
-        Self { policy: Arc::clone(policy), events: Vec::new(), fleet, causes: Causes::default(), start_ns }
+        let (events, causes) = (Vec::new(), Causes::default());
+        Self { policy: Arc::clone(policy), events, fleet, causes, timing: TIMING, start_ns }
+    }
+
+    /// Of a setting, at its speed.
+    pub(crate) fn of(setting: &Setting, holders: usize, replicas: usize, start_ns: i64) -> Self {
+        Self { timing: setting.pace.timing(), ..Self::new(&setting.policy, holders, replicas, start_ns) }
+    }
+
+    pub(crate) fn horizon_ms(&self) -> i64 {
+        horizon_ms(&self.policy, &self.timing)
     }
 
     /// The store loses its state at about this time.
@@ -53,6 +81,24 @@ impl Case {
         self.causes.beyond = self.fleet.holders;
     }
 
+    /// The documented bound of windows of this length.
+    pub(crate) fn bound(&self, window_ms: i64, causes: &Causes) -> Bound {
+        Bound::new(&self.policy, &self.timing, self.fleet, window_ms, causes)
+    }
+
+    pub(crate) fn judged_by(&self) -> &Policy {
+        &self.policy
+    }
+
+    pub(crate) fn start_ns(&self) -> i64 {
+        self.start_ns
+    }
+
+    /// When the store lost its state.
+    pub(crate) fn epochs(&self) -> impl Iterator<Item = i64> {
+        self.events.iter().filter(|(_, event)| *event == Event::Epoch).map(|(at_ns, _)| *at_ns)
+    }
+
     /// T1 and T2. Admissions are counted right after they were sent: the longest way there is a term of its own.
     pub(crate) fn assert(self, seen: &Seen) {
         let admissions = seen.admissions.lock().unwrap().clone();
@@ -66,29 +112,17 @@ impl Case {
         assert!(admissions.iter().any(|seen| seen.is_retry), "no retry was admitted");
         let delay_ns = admissions.iter().map(|seen| seen.until_ns - seen.from_ns).max().unwrap_or(0);
         self.causes.arrival_delay_ms = self.causes.arrival_delay_ms.max(delay_ns / 1_000_000 + 1);
-        let bound = |window_ms| Bound::new(&self.policy, &TIMING, self.fleet, window_ms, &self.causes);
+        let bound = |window_ms| self.bound(window_ms, &self.causes);
         let (short, long) = (bound(0), bound(LONG_MS));
-        let count = |most: Most| match most {
-            Most::Count(count) => count,
-            Most::Unbounded => panic!("the bound says nothing: {:?}", short.terms),
-        };
-        // A term is a constant and a slope: the slope joins the rate, so that every window is judged by its own length.
         let excess = |quantity| (count(short.excess(&quantity)), count(long.excess(&quantity)));
         let ((admission, admission_long), (retry, retry_long)) =
             (excess(Quantity::Admissions), excess(Quantity::Retries));
-        let steeper = |slope: Slope, constant: i64, long: i64| Slope {
-            // Micro-tokens in a millisecond, on the slope's own denominator, rounded up.
-            num: slope.num
-                + ((long - constant) * slope.den).div_euclid(LONG_MS / 1_000_000)
-                + i64::from(long > constant),
-            ..slope
-        };
         let law_of = |law: Law| Law {
             admission: law.admission.map(|slope| steeper(slope, admission, admission_long)),
             retry: steeper(law.retry, retry, retry_long),
             ..law
         };
-        let horizon = horizon_ms(&self.policy, &TIMING);
+        let horizon = self.horizon_ms();
         let mut events = self.events.clone();
         for (_, event) in &mut events {
             if let Event::Policy(law) = event {

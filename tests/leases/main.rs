@@ -6,12 +6,15 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod agents;
+mod billed;
+mod bills;
 mod coordinators;
 mod fleet;
 mod holder;
 mod judge;
 mod operating;
 mod outages;
+mod pace;
 mod policies;
 mod preload;
 mod processes;

@@ -8,9 +8,10 @@ use budget_tests::redis_server::{Flavour, RedisServer};
 use super::{
     fleet::{Demand, Fleet},
     judge::Case,
-    outages::{curve_is_followed, nothing_blocks, returned, settle},
+    outages::{all_fresh, curve_is_followed, nothing_blocks, returned, settle},
+    pace::Pace,
     preload,
-    setting::{On, QUARANTINE_MS, REST_MS, RETURN_MS, STEP_MS, Setting, TIMING, pass_ms, policy_of, until_ns},
+    setting::{On, REST_MS, Setting, TIMING, pass_ms, until_ns},
 };
 
 const MS: i64 = 1_000_000;
@@ -21,8 +22,8 @@ const REPLICAS: usize = 2;
 /// Names the file with the shift of the clock, microseconds as 8 bytes.
 const SHIFT_VARIABLE: &str = "BUDGETD_TEST_SHIFT";
 
-fn policy() -> String {
-    policy_of(RATE, 150, 150)
+fn policy(pace: Pace) -> String {
+    pace.policy(RATE, 150, 150)
 }
 
 fn server(setting: &mut Setting) -> &mut RedisServer {
@@ -30,25 +31,25 @@ fn server(setting: &mut Setting) -> &mut RedisServer {
 }
 
 async fn fleet(setting: &Setting) -> (Fleet, f64) {
-    let fleet = Fleet::plenty(&setting.endpoints(), MEMBERS, RATE);
+    let fleet = Fleet::plenty_at(setting.pace, &setting.endpoints(), MEMBERS, RATE);
     let lent = settle(setting, &fleet).await;
     (fleet, lent)
 }
 
 fn case(setting: &Setting, start_ns: i64) -> Case {
-    let mut case = Case::new(&setting.policy, MEMBERS, REPLICAS, start_ns);
+    let mut case = Case::of(setting, MEMBERS, REPLICAS, start_ns);
     case.causes.beyond = i64::try_from(MEMBERS + REPLICAS).unwrap();
     case
 }
 
 /// One fleet at a time: fifty clients and all they speak to fill a small machine. Held by whoever has the file, since tests
-/// may run in processes of their own.
-pub(crate) async fn alone() -> fs::File {
+/// may run in processes of their own. Then it lives as fast as the machine has room for.
+pub(crate) async fn alone() -> (fs::File, Pace) {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("one-fleet-at-a-time");
     let file = fs::File::create(path).unwrap();
     tokio::task::spawn_blocking(move || {
         rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
-        file
+        (file, Pace::of_machine())
     })
     .await
     .unwrap()
@@ -59,8 +60,8 @@ pub(crate) async fn alone() -> fs::File {
 /// Seen to fail with leases that do not end with their curve.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_redis_and_every_daemon_killed_under_fifty_clients() {
-    let _alone = alone().await;
-    let mut setting = Setting::with(On::Redis7, &policy(), REPLICAS, &[]);
+    let (_alone, pace) = alone().await;
+    let mut setting = Setting::paced(pace, On::Redis7, &policy(pace), REPLICAS, &[]);
     let start_ns = boot_time_ns();
     let (fleet, lent) = fleet(&setting).await;
     let killed_ns = boot_time_ns();
@@ -71,7 +72,7 @@ async fn q11_redis_and_every_daemon_killed_under_fifty_clients() {
     for daemon in &mut setting.daemons {
         daemon.restart();
     }
-    returned(&setting, &fleet, RETURN_MS + REST_MS, "T4 after the end of everything").await;
+    returned(&setting, &fleet, pace.return_ms() + REST_MS, "T4 after the end of everything").await;
     nothing_blocks(&fleet);
     let mut case = case(&setting, start_ns);
     case.epoch(killed_ns);
@@ -92,14 +93,14 @@ async fn q11_valkey_stands_still_under_fifty_clients() {
 }
 
 async fn stands_still(on: On) {
-    let _alone = alone().await;
-    let mut setting = Setting::with(on, &policy(), REPLICAS, &[]);
+    let (_alone, pace) = alone().await;
+    let mut setting = Setting::paced(pace, on, &policy(pace), REPLICAS, &[]);
     let start_ns = boot_time_ns();
     let (fleet, lent) = fleet(&setting).await;
     server(&mut setting).freeze();
     curve_is_followed(&fleet, boot_time_ns(), lent).await;
     server(&mut setting).thaw();
-    returned(&setting, &fleet, RETURN_MS + REST_MS, "T4 after standing still").await;
+    returned(&setting, &fleet, pace.return_ms() + REST_MS, "T4 after standing still").await;
     nothing_blocks(&fleet);
     case(&setting, start_ns).assert(&*fleet.end().await);
 }
@@ -109,26 +110,26 @@ async fn stands_still(on: On) {
 /// Seen to fail with renewals whose buckets start full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_redis_is_flushed_and_restored_from_an_old_dump_under_fifty_clients() {
-    let _alone = alone().await;
-    let mut setting = Setting::with(On::Redis7, &policy(), REPLICAS, &[]);
+    let (_alone, pace) = alone().await;
+    let mut setting = Setting::paced(pace, On::Redis7, &policy(pace), REPLICAS, &[]);
     let start_ns = boot_time_ns();
     let (fleet, _) = fleet(&setting).await;
     let mut case = case(&setting, start_ns);
     server(&mut setting).cli(&["SAVE"]);
-    pass_ms(600).await;
+    pass_ms(pace.ms(600)).await;
     case.epoch(boot_time_ns());
     server(&mut setting).cli(&["FLUSHALL"]);
-    pass_ms(500).await;
+    pass_ms(pace.ms(500)).await;
     case.epoch(boot_time_ns());
     // With what it kept before the flush.
     server(&mut setting).restart();
-    pass_ms(500).await;
+    pass_ms(pace.ms(500)).await;
     for _ in 0..2 {
         case.epoch(boot_time_ns());
         server(&mut setting).cli(&["FLUSHALL"]);
-        pass_ms(400).await;
+        pass_ms(pace.ms(400)).await;
     }
-    returned(&setting, &fleet, RETURN_MS + REST_MS, "T4 after lost and old states").await;
+    returned(&setting, &fleet, pace.return_ms() + REST_MS, "T4 after lost and old states").await;
     nothing_blocks(&fleet);
     case.assert(&*fleet.end().await);
 }
@@ -136,43 +137,49 @@ async fn q11_redis_is_flushed_and_restored_from_an_old_dump_under_fifty_clients(
 /// Replicas that answer from leases of their own, to callers that hold none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_replicas_that_lease_go_on_while_redis_is_away() {
-    let _alone = alone().await;
+    let (_alone, pace) = alone().await;
     const CALLERS: usize = 3;
-    let mut setting = Setting::with(On::Redis7, &policy(), REPLICAS, &["--lease"]);
+    let mut setting = Setting::paced(pace, On::Redis7, &policy(pace), REPLICAS, &["--lease"]);
     let start_ns = boot_time_ns();
-    let mut fleet = Fleet::empty();
+    let mut fleet = Fleet::paced(pace, RATE);
     for endpoint in setting.endpoints() {
         for _ in 0..CALLERS {
-            fleet.add_caller(&endpoint, Demand::plenty(RATE, REPLICAS * CALLERS));
+            fleet.add_caller(&endpoint, Demand::plenty_at(pace, RATE, REPLICAS * CALLERS));
         }
     }
     let operator = setting.operator();
-    let rate = RATE as f64;
+    let rate = pace.rate(RATE) as f64;
     let lends = async || operator.lent_per_second().await >= 0.7 * rate;
-    budget_tests::eventually::eventually(super::setting::BOUND, "replicas are leased", lends).await;
-    pass_ms(500).await;
+    budget_tests::eventually::eventually(pace.bound(), "replicas are leased", lends).await;
+    pass_ms(pace.ms(500)).await;
     let from_ns = boot_time_ns();
-    pass_ms(1_000).await;
+    pass_ms(pace.ms(1_000)).await;
     fleet.assert_useful(from_ns, boot_time_ns(), 0.8 * rate, "calm, by replicas");
     let lent = operator.lent_per_second().await;
+    all_fresh(&operator, REPLICAS, pace, 2).await;
     let killed_ns = boot_time_ns();
     server(&mut setting).kill();
-    let first_ns = killed_ns + (STEP_MS - TIMING.renew_max_ms - 50) * MS;
+    let first_ns = killed_ns + (pace.step_ms() - pace.ms(TIMING.renew_max_ms + 50)) * MS;
     until_ns(first_ns).await;
     fleet.assert_useful(killed_ns, first_ns, 0.9 * lent, "replicas on the curve");
-    until_ns(first_ns + STEP_MS * MS).await;
-    fleet.assert_useful(killed_ns + STEP_MS * MS, first_ns + STEP_MS * MS, 0.45 * lent, "replicas on the half of it");
-    until_ns(killed_ns + (2 * STEP_MS + 500) * MS).await;
+    until_ns(first_ns + pace.step_ms() * MS).await;
+    fleet.assert_useful(
+        killed_ns + pace.step_ms() * MS,
+        first_ns + pace.step_ms() * MS,
+        0.45 * lent,
+        "replicas on the half of it",
+    );
+    until_ns(killed_ns + (2 * pace.step_ms() + pace.ms(500)) * MS).await;
     server(&mut setting).restart();
     let start_of_return_ns = boot_time_ns();
-    let bound = std::time::Duration::from_millis((RETURN_MS + REST_MS).unsigned_abs());
+    let bound = std::time::Duration::from_millis((pace.return_ms() + REST_MS).unsigned_abs());
     budget_tests::eventually::eventually(bound, "T4: replicas are leased again", lends).await;
     println!("T4: replicas leased again within {} ms", (boot_time_ns() - start_of_return_ns) / MS);
     let from_ns = boot_time_ns();
-    pass_ms(500).await;
+    pass_ms(pace.ms(500)).await;
     fleet.assert_useful(from_ns, boot_time_ns(), 0.4 * rate, "replicas after the return");
     fleet.assert_none_failed();
-    let mut case = Case::new(&setting.policy, REPLICAS, REPLICAS, start_ns);
+    let mut case = Case::of(&setting, REPLICAS, REPLICAS, start_ns);
     case.epoch(killed_ns);
     case.causes.beyond = i64::try_from(2 * REPLICAS).unwrap();
     case.assert(&*fleet.end().await);
@@ -183,14 +190,14 @@ async fn q11_replicas_that_lease_go_on_while_redis_is_away() {
 /// Seen to fail with renewals whose buckets start full.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn q11_the_clock_of_redis_is_set_by_an_hour_forward_and_back() {
-    let _alone = alone().await;
+    let (_alone, pace) = alone().await;
     let directory = tempfile::tempdir().unwrap();
     let shift = directory.path().join("shift");
     fs::write(&shift, [0; 8]).unwrap();
     let library = preload::library(directory.path());
     let environment = [("LD_PRELOAD", library.to_str().unwrap()), (SHIFT_VARIABLE, shift.to_str().unwrap())];
     let redis = RedisServer::start_in(Flavour::Redis7, &[], &environment);
-    let mut setting = Setting::on(Some(redis), &policy(), REPLICAS, &[]);
+    let mut setting = Setting::on(pace, Some(redis), &policy(pace), REPLICAS, &[]);
     let start_ns = boot_time_ns();
     let (fleet, _) = fleet(&setting).await;
     let mut case = case(&setting, start_ns);
@@ -201,10 +208,10 @@ async fn q11_the_clock_of_redis_is_set_by_an_hour_forward_and_back() {
         case.epoch(boot_time_ns());
         let moved = seconds(server(&mut setting)) - before;
         assert!(moved.abs() > 3_000, "the clock of Redis has moved by {moved} s");
-        pass_ms(QUARANTINE_MS / 2).await;
+        pass_ms(pace.quarantine_ms() / 2).await;
     }
     case.causes.clock_jumps = 4;
-    returned(&setting, &fleet, RETURN_MS + REST_MS, "T4 after clocks that were set").await;
+    returned(&setting, &fleet, pace.return_ms() + REST_MS, "T4 after clocks that were set").await;
     nothing_blocks(&fleet);
     case.assert(&*fleet.end().await);
 }

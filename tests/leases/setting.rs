@@ -13,6 +13,8 @@ use budget_tests::{
 use budgetd::{config::LeaseTiming, policies::PolicySet};
 use tempfile::TempDir;
 
+use super::pace::Pace;
+
 /// For what must happen at all: more than it ever takes.
 pub(crate) const BOUND: Duration = Duration::from_secs(30);
 /// For a call of the test itself.
@@ -30,13 +32,13 @@ pub(crate) const TIMING: Timing = Timing {
     step_max_ms: 200,
 };
 /// The curve of [`POLICY`]: all of it so long, then half of it as long again.
-pub(crate) const STEP_MS: i64 = 1_000;
+pub(crate) const STEP_MS: i64 = Pace::FULL.step_ms();
 /// A lost state's quarantine, and a dead holder's share: the curve and the margin.
-pub(crate) const QUARANTINE_MS: i64 = 2 * STEP_MS + TIMING.margin_ms;
+pub(crate) const QUARANTINE_MS: i64 = Pace::FULL.quarantine_ms();
 /// The longest rest of an endpoint that does not answer.
 pub(crate) const REST_MS: i64 = 5_000;
 /// T4, after the coordinator can be reached: the quarantine, two renewals, and 2 s.
-pub(crate) const RETURN_MS: i64 = QUARANTINE_MS + 2 * TIMING.renew_max_ms + 2_000;
+pub(crate) const RETURN_MS: i64 = Pace::FULL.return_ms();
 
 /// 100 attempts per second.
 pub(crate) const POLICY: &str = "admission = { rate = \"100/s\", burst = 25 }\n\
@@ -46,16 +48,16 @@ pub(crate) const POLICY: &str = "admission = { rate = \"100/s\", burst = 25 }\n\
 
 /// The same with other numbers.
 pub(crate) fn policy_of(rate: i64, burst: i64, retry_burst: i64) -> String {
-    let lines = POLICY.lines().skip(2).collect::<Vec<_>>().join("\n");
-    format!(
-        "admission = {{ rate = \"{rate}/s\", burst = {burst} }}\n\
-         retry = {{ ratio = 0.2, floor = \"2/s\", burst = {retry_burst} }}\n{lines}\n"
-    )
+    Pace::FULL.policy(rate, burst, retry_burst)
 }
 
 /// A policy's text, judged.
 pub(crate) fn judged(policy: &str) -> Arc<Policy> {
-    let timing = LeaseTiming { limits: TIMING, unsafe_short: true };
+    judged_at(Pace::FULL, policy)
+}
+
+fn judged_at(pace: Pace, policy: &str) -> Arc<Policy> {
+    let timing = LeaseTiming { limits: pace.timing(), unsafe_short: true };
     let set = PolicySet::parse_timed("a test", &format!("[dependency.pay]\n{policy}"), timing);
     let set = set.unwrap_or_else(|error| panic!("{error}"));
     Arc::clone(&set.rule("pay").unwrap().policy)
@@ -74,6 +76,7 @@ pub(crate) struct Setting {
     pub(crate) daemons: Vec<Daemon>,
     pub(crate) redis: Option<RedisServer>,
     pub(crate) policy: Arc<Policy>,
+    pub(crate) pace: Pace,
     pub(crate) directory: TempDir,
 }
 
@@ -87,18 +90,29 @@ impl Setting {
 
     /// Several; on memory, one.
     pub(crate) fn with(on: On, policy: &str, replicas: usize, arguments: &[&str]) -> Self {
+        Self::paced(Pace::FULL, on, policy, replicas, arguments)
+    }
+
+    /// The same at another speed, which the policy must be made for.
+    pub(crate) fn paced(pace: Pace, on: On, policy: &str, replicas: usize, arguments: &[&str]) -> Self {
         let redis = match on {
             On::Memory => None,
             On::Redis7 => Some(RedisServer::start(Flavour::Redis7)),
             On::Valkey9 => Some(RedisServer::start(Flavour::Valkey9)),
         };
-        Self::on(redis, policy, replicas, arguments)
+        Self::on(pace, redis, policy, replicas, arguments)
     }
 
     /// The same on a server that is there, or on memory.
-    pub(crate) fn on(redis: Option<RedisServer>, policy: &str, replicas: usize, arguments: &[&str]) -> Self {
+    pub(crate) fn on(
+        pace: Pace,
+        redis: Option<RedisServer>,
+        policy: &str,
+        replicas: usize,
+        arguments: &[&str],
+    ) -> Self {
         let url = redis.as_ref().map_or_else(|| "memory".to_owned(), RedisServer::unix_url);
-        let mut setting = Self::bare(redis, policy);
+        let mut setting = Self::bare_paced(pace, redis, policy);
         let store = setting.stored(&url);
         for _ in 0..replicas {
             let mut all: Vec<&str> = store.iter().map(String::as_str).chain(arguments.iter().copied()).collect();
@@ -112,10 +126,14 @@ impl Setting {
 
     /// Without a daemon yet.
     pub(crate) fn bare(redis: Option<RedisServer>, policy: &str) -> Self {
+        Self::bare_paced(Pace::FULL, redis, policy)
+    }
+
+    fn bare_paced(pace: Pace, redis: Option<RedisServer>, policy: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let setting = Self { daemons: Vec::new(), redis, policy: judged(policy), directory };
+        let setting = Self { daemons: Vec::new(), redis, policy: judged_at(pace, policy), pace, directory };
         fs::write(setting.path("policy.toml"), format!("[dependency.pay]\n{policy}")).unwrap();
-        let t = TIMING;
+        let t = pace.timing();
         let timing = format!(
             "[timing]\nunsafe_short = true\nmargin = \"{}ms\"\noverlap = \"{}ms\"\nrenew_min = \"{}ms\"\n\
              renew_max = \"{}ms\"\nresend_min = \"{}ms\"\nresend_max = \"{}ms\"\nheartbeat = \"{}ms\"\n\
@@ -146,8 +164,9 @@ impl Setting {
         let fixed = ["--store", store, "--config", &self.text_path("budgetd.toml")].map(str::to_owned);
         let policy = ["--policy".to_owned(), self.text_path("policy.toml")];
         // A busy machine must not look like an outage.
+        let patience = format!("{}ms", self.pace.ms(300));
         let patient =
-            ["--redis-connect-timeout", "1s", "--redis-wait-timeout", "300ms", "--redis-response-timeout", "300ms"];
+            ["--redis-connect-timeout", "1s", "--redis-wait-timeout", &patience, "--redis-response-timeout", &patience];
         fixed.into_iter().chain(policy).chain(patient.map(str::to_owned)).collect()
     }
 
@@ -226,5 +245,6 @@ pub(crate) async fn pass_ms(ms: i64) {
 
 /// Waits for a moment.
 pub(crate) async fn until_ns(at_ns: i64) {
-    eventually(BOUND, "time passes", async || boot_time_ns() >= at_ns).await;
+    let left = Duration::from_nanos((at_ns - boot_time_ns()).max(0).unsigned_abs());
+    eventually(left + BOUND, "time passes", async || boot_time_ns() >= at_ns).await;
 }

@@ -6,7 +6,7 @@ use budget_client::{Client, How, PolicyEdit, boot_time_ns};
 use rustix::process::Signal;
 use tokio::time;
 
-use super::{World, process::signal};
+use super::{Replica, World, process::signal};
 use crate::{
     Error,
     proxy::Upstream,
@@ -99,6 +99,7 @@ impl World<'_> {
                 Ok(())
             }
             FaultKind::KillBudgetd | FaultKind::StopBudgetd => self.harm_replicas(fault, begins).await,
+            FaultKind::KillAgent => self.kill_agents(fault, begins).await,
             FaultKind::Partition => {
                 self.cut_off(fault, begins);
                 Ok(())
@@ -152,11 +153,26 @@ impl World<'_> {
         Ok(())
     }
 
+    async fn kill_agents(&mut self, fault: &Fault, begins: bool) -> Result<(), Error> {
+        for at in 0..self.agents.len() {
+            if !fault.hits(u32::try_from(at)?) {
+                continue;
+            }
+            if begins {
+                self.agents[at].process.kill().await?;
+                continue;
+            }
+            let Replica { number, address, store, .. } = &self.agents[at];
+            let (process, _) = self.start_replica(*number, store, Some(*address), false).await?;
+            self.agents[at].process = process;
+        }
+        Ok(())
+    }
+
     fn cut_off(&self, fault: &Fault, begins: bool) {
-        let addresses = self.addresses();
-        for (ways, _) in self.ways.iter().zip(0_u32..).filter(|(_, number)| fault.hits(*number)) {
-            for (way, address) in ways.iter().zip(&addresses) {
-                way.lead(if begins { Upstream::Nowhere } else { Upstream::Tcp(*address) });
+        for (ways, number) in self.ways.iter().zip(0_u32..).filter(|(_, number)| fault.hits(*number)) {
+            for (way, address) in ways.iter().zip(self.addresses(number)) {
+                way.lead(if begins { Upstream::Nowhere } else { Upstream::Tcp(address) });
             }
         }
     }

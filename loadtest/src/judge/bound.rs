@@ -84,6 +84,7 @@ fn losses(scenario: &Scenario, outcome: &Outcome) -> Vec<i64> {
         FaultKind::KillBudgetd => memory && done.begins,
         FaultKind::StopRedis
         | FaultKind::StopBudgetd
+        | FaultKind::KillAgent
         | FaultKind::Partition
         | FaultKind::PauseCallers
         | FaultKind::RestartCallers
@@ -115,7 +116,10 @@ impl<'a> Case<'a> {
         let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let replicas = number(scenario.fleet.replicas);
         let holders = match outcome.strategy {
-            Strategy::Leased => i64::from(scenario.processes) * i64::from(scenario.holders),
+            // Clients of an agent beside it.
+            Strategy::Leased => {
+                i64::from(scenario.processes) * i64::from(scenario.holders) + i64::from(scenario.fleet.agents)
+            }
             Strategy::Agent => 1,
             Strategy::Exact | Strategy::Single | Strategy::Naive | Strategy::Tower => 0,
         };

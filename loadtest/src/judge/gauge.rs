@@ -5,7 +5,7 @@ use budgetd::policies::PolicySet;
 use super::is_useful;
 use crate::{
     Error,
-    caller::{End, Ended},
+    caller::{End, Ended, Told, Via},
     engine::{Outcome, count, ratio},
     scenario::{Accept, DEPENDENCY, Gauge, Scenario},
 };
@@ -45,6 +45,19 @@ pub(super) fn measure(scenario: &Scenario, accept: &Accept, outcome: &Outcome) -
             ("operations with attempts sent that another process went on with", exactly(resumed))
         }
         Gauge::Incomplete => ("operations that ended incomplete", exactly(ended(End::Incomplete))),
+        Gauge::Admitted => {
+            let admitted = outcome.told.iter().map(|told| admitted_within(accept, told).count()).sum::<usize>();
+            ("attempts that were admitted", exactly(u64::try_from(admitted).unwrap_or(u64::MAX)))
+        }
+        Gauge::LeasedShare => {
+            let of_process = |told: &Told| {
+                let by_lease = count(admitted_within(accept, told).filter(|via| *via == Via::Lease));
+                // Who is admitted nothing has nothing by its lease.
+                ratio(by_lease, count(admitted_within(accept, told))).unwrap_or(0.0)
+            };
+            let least = outcome.told.iter().map(of_process).reduce(f64::min);
+            ("part of admitted attempts that a lease decided, in the process where it is least", least)
+        }
         Gauge::Cost => ("cost of all that was executed", exactly(counts.cost)),
         Gauge::CostPerUseful => ("cost for each accepted result", ratio(counts.cost, useful)),
     };
@@ -54,7 +67,8 @@ pub(super) fn measure(scenario: &Scenario, accept: &Accept, outcome: &Outcome) -
     }
     if !accept.range.is_all() {
         let (from, until, skip) = (accept.range.begin_ms(), accept.range.end_ms(), accept.range.skip);
-        says.push_str(&format!(", due from {} s", seconds(from)));
+        let by = if accept.gauge.is_of_asks() { "decided" } else { "due" };
+        says.push_str(&format!(", {by} from {} s", seconds(from)));
         if until < u64::MAX {
             says.push_str(&format!(" to {} s", seconds(until)));
         }
@@ -79,6 +93,13 @@ fn within(scenario: &Scenario, accept: &Accept, outcome: &Outcome) -> Vec<Ended>
     let of_load = |operation: &Ended| load.is_none_or(|load| usize::from(operation.load) == load);
     let due = outcome.operations().into_iter().filter(due).skip(range.skip);
     due.filter(of_load).collect()
+}
+
+/// Who admitted what a process sent, by when it did.
+fn admitted_within<'a>(accept: &'a Accept, told: &'a Told) -> impl Iterator<Item = Via> + 'a {
+    let range = &accept.range;
+    let at = |ns: i64| (range.begin_ms()..range.end_ms()).contains(&u64::try_from(ns / 1_000_000).unwrap_or(0));
+    told.asks.iter().filter(move |ask| ask.via.admitted() && at(ask.until_ns)).map(|ask| ask.via)
 }
 
 /// What the policy's retry budget allows of amplification, in a run that was offered so much for so long.

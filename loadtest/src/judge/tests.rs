@@ -119,6 +119,28 @@ fn ranges_count_operations_by_when_they_were_due_and_skip_arrivals() {
     assert_eq!(gauge::measure(&scenario, &accept, &run).value, Some(0.75));
 }
 
+#[test]
+fn what_leases_decide_is_that_of_the_process_where_it_is_least() {
+    let scenario = scenario("agents");
+    let measured = |gauge, run: &Outcome| {
+        let accept = scenario.accept.iter().find(|accept| accept.gauge == gauge).expect("it has one");
+        gauge::measure(&scenario, accept, run)
+    };
+    let mut run = outcome(Strategy::Leased, 60);
+    let ask = |at_ms: i64, via| Ask { from_ns: at_ms * MS, until_ns: at_ms * MS, is_retry: false, cost_micros: 0, via };
+    // In its range: three, of which one is refused and does not count.
+    run.told[0].asks = vec![ask(9_900, Via::Lease), ask(10_000, Via::Coordinator), ask(10_001, Via::Refused)];
+    assert_eq!(measured(Gauge::LeasedShare, &run).value, Some(0.5));
+    run.told.push(Told { asks: vec![ask(10_000, Via::Fallback), ask(12_000, Via::Lease)], ..Told::default() });
+    assert_eq!(measured(Gauge::LeasedShare, &run).value, Some(0.0));
+    run.told[1].asks.clear();
+    assert_eq!(measured(Gauge::LeasedShare, &run).value, Some(0.0), "who is admitted nothing has no lease");
+    run.told[0].asks = (0..4_000).map(|at_ms| ask(at_ms, Via::Lease)).collect();
+    let admitted = measured(Gauge::Admitted, &run);
+    assert_eq!(admitted.value, Some(2_500.0));
+    assert!(admitted.says.ends_with("decided from 1.5 s to 4 s"), "{}", admitted.says);
+}
+
 /// The checker is the one of `budget`; that it is fed with all of a run is shown here.
 #[test]
 fn a_window_beyond_the_bound_fails_and_its_terms_are_explained() {

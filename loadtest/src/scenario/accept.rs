@@ -53,6 +53,10 @@ pub(crate) enum Gauge {
     Resumed,
     /// Streams that ended after partial output.
     Incomplete,
+    /// Attempts that were admitted, by when that was.
+    Admitted,
+    /// Of those the part that a lease decided, in the process where it is least.
+    LeasedShare,
     /// Cost units spent, as the dependency counted them.
     Cost,
     /// Cost units spent per accepted result.
@@ -111,6 +115,15 @@ impl Accept {
         } else {
             self.strategies.clone()
         }
+    }
+}
+
+// === impl Gauge ===
+
+impl Gauge {
+    /// Whether it is about asks of budgetd rather than operations.
+    pub(crate) const fn is_of_asks(self) -> bool {
+        matches!(self, Self::Admitted | Self::LeasedShare)
     }
 }
 

@@ -42,6 +42,8 @@ pub(crate) enum Kind {
     KillBudgetd,
     /// Stands still, and goes on.
     StopBudgetd,
+    /// Agents of hosts are killed; started again under their names at the end.
+    KillAgent,
     /// The processes' connections to budgetd are cut, and none are made.
     Partition,
     /// Processes of callers are killed, and others go on with what they had not ended.
@@ -84,6 +86,7 @@ impl Fault {
             Kind::SetClock if redis => Err(format!("fault {label:?} needs store = \"memory\"")),
             Kind::SetClock if self.by.is_none() => Err(format!("fault {label:?} needs `by`")),
             Kind::Partition if !scenario.fleet.proxied => Err(format!("fault {label:?} needs fleet.proxied = true")),
+            Kind::KillAgent if scenario.fleet.agents == 0 => Err(format!("fault {label:?} needs fleet.agents")),
             Kind::Policy => {
                 let body = self.policy.as_ref().ok_or_else(|| format!("fault {label:?} needs `policy`"))?;
                 let text = format!("[dependency.{DEPENDENCY}]\n{body}");
@@ -112,6 +115,7 @@ impl Fault {
             | Kind::SplitRedis
             | Kind::KillBudgetd
             | Kind::StopBudgetd
+            | Kind::KillAgent
             | Kind::SetClock => Ok(()),
         }
     }
@@ -147,6 +151,7 @@ impl Fault {
             | Kind::FlushRedis
             | Kind::KillBudgetd
             | Kind::StopBudgetd
+            | Kind::KillAgent
             | Kind::Partition => true,
             Kind::SplitRedis
             | Kind::PauseCallers
@@ -172,6 +177,7 @@ impl Fault {
             Kind::SplitRedis => "two masters of Redis".to_owned(),
             Kind::KillBudgetd => format!("{} killed", some("budgetd")),
             Kind::StopBudgetd => format!("{} stopped", some("budgetd")),
+            Kind::KillAgent => format!("{} killed", some("agents")),
             Kind::Partition => format!("{} cut off", some("callers")),
             Kind::RestartCallers => format!("{} killed and started again", some("callers")),
             Kind::PauseCallers => format!("{} paused", some("callers")),

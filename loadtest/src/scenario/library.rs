@@ -6,7 +6,7 @@ use super::Scenario;
 use crate::Error;
 
 /// Names of files and what stands in them, in the order of running.
-const FILES: [(&str, &str); 34] = [
+const FILES: [(&str, &str); 35] = [
     ("storm", include_str!("../../scenarios/storm.toml")),
     ("amplification", include_str!("../../scenarios/amplification.toml")),
     ("metastable", include_str!("../../scenarios/metastable.toml")),
@@ -24,6 +24,7 @@ const FILES: [(&str, &str); 34] = [
     ("budgetd_one_by_one", include_str!("../../scenarios/budgetd_one_by_one.toml")),
     ("all_killed", include_str!("../../scenarios/all_killed.toml")),
     ("partition", include_str!("../../scenarios/partition.toml")),
+    ("agents", include_str!("../../scenarios/agents.toml")),
     ("paused_holders", include_str!("../../scenarios/paused_holders.toml")),
     ("growing_fleet", include_str!("../../scenarios/growing_fleet.toml")),
     ("policy_cut", include_str!("../../scenarios/policy_cut.toml")),

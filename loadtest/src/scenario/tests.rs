@@ -55,6 +55,8 @@ fn values_out_of_range_are_named_with_their_rule() {
         ("at_most = 1.0\nof = \"budget\"", "of = \"budget\"", "neither at_most nor at_least"),
         ("\"naive\", \"tower\"", "\"tower\"", "is about naive, which the scenario does not run"),
         ("clients = 100", "clients = 100\nfault = [{ at = \"1s\", do = \"kill_redis\" }]", "needs store = \"redis\""),
+        ("clients = 100", "clients = 100\nfault = [{ at = \"1s\", do = \"kill_agent\" }]", "needs fleet.agents"),
+        ("clients = 100", "clients = 100\nfleet = { agents = 3 }", "fleet.agents is 3, more than there are processes"),
         (
             "clients = 100",
             "clients = 100\nfault = [{ at = \"1s\", do = \"restart_callers\" }]",
