@@ -116,7 +116,8 @@ impl Leases {
         ];
         lines.extend(self.proofs.iter().map(|incarnation| format!("lease proof {incarnation:?}")));
         lines.extend(self.beats.iter().map(|(boot, clock, now)| format!("lease beat {boot} {clock} {now}")));
-        for (holder, record) in &self.holders {
+        for record in self.holders.values() {
+            let holder = &record.name;
             lines.push(format!(
                 "lease holder {holder:?} {} {} {} {} {} {} {:?}",
                 record.weight,
@@ -125,9 +126,9 @@ impl Leases {
                 record.idle,
                 record.revoked_until_ms,
                 record.restarted_until_ms,
-                record.due_ms
+                self.queue.due_ms(record.place)
             ));
-            for life in &record.lives {
+            for life in record.lives.iter() {
                 lines.push(format!(
                     "lease life {holder:?} {:?} {} {} {} slots {} {:?} charge {} usage {:?} {:?} measured {} {} {:?}",
                     life.incarnation,
@@ -140,17 +141,17 @@ impl Leases {
                     life.usage.counters(),
                     life.usage.units_asked,
                     life.measured_ms,
-                    life.measured.asked,
-                    life.measured.units_asked,
+                    life.measured.attempts,
+                    life.measured.units,
                 ));
-                for grant in &life.grants {
+                for grant in life.grants.iter() {
                     lines.push(format!(
                         "lease grant {holder:?} {:?} {} {} value {} moved {} curve {:?} ttl {}",
                         life.incarnation,
                         grant.generation,
                         grant.granted_ms,
                         amounts(&grant.value),
-                        amounts(&grant.moved),
+                        if grant.generation == life.answered { amounts(&life.moved) } else { "-".to_owned() },
                         grant.curve.0.iter().map(|step| (step.part_ppm, step.duration_ms)).collect::<Vec<_>>(),
                         grant.permit_ttl_ms,
                     ));

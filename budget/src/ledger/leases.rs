@@ -5,14 +5,18 @@
 //! may still be in use, each step ending a margin later than the holder's. All sums are running sums: no call looks at
 //! more than [`DUE_PER_CALL_MAX`] holders. What is charged too long is only wasted.
 
+mod few;
 mod grants;
 pub(super) mod holders;
 pub(super) mod lingering;
+mod queue;
 pub(super) mod shares;
 mod sync;
+mod table;
 
 use std::{
     collections::{BTreeSet, HashMap},
+    hash::RandomState,
     sync::Arc,
 };
 
@@ -20,7 +24,7 @@ use super::Ledger;
 use crate::{
     bucket::Bucket,
     guard::{Guard, on},
-    lease::{Amounts, EPOCH_NUMBER_MAX, Epoch, Ground, HolderId, Incarnation},
+    lease::{Amounts, EPOCH_NUMBER_MAX, Epoch, Ground, Incarnation},
     policy::{BucketNumbers, LeaseNumbers, Numbers},
     units::{MICROS_PER_TOKEN, PPM},
 };
@@ -92,9 +96,11 @@ pub(super) struct Leases {
     pub(super) beats: Vec<(i64, i64, i64)>,
     /// The sum of all charges.
     pub(super) charged: Amounts,
-    pub(super) holders: HashMap<HolderId, Record>,
-    /// When the charge of a holder changes next.
-    pub(super) due: BTreeSet<(i64, HolderId)>,
+    /// By the hash of their names, see [`table`].
+    pub(super) holders: HashMap<u64, Box<Record>>,
+    /// With the keys of that hash.
+    hashed: RandomState,
+    pub(super) queue: queue::Queue,
     pub(super) shares: shares::Shares,
 }
 
@@ -120,7 +126,8 @@ impl Leases {
             beats: Vec::new(),
             charged: Amounts::default(),
             holders: HashMap::new(),
-            due: BTreeSet::new(),
+            hashed: RandomState::new(),
+            queue: queue::Queue::default(),
             shares: shares::Shares::default(),
         }
     }
@@ -190,47 +197,6 @@ impl Leases {
         quota
             .zip(&self.charged, |quota, charged| quota.saturating_sub(charged))
             .zip(&unknown, |left, unknown| left.saturating_sub(unknown).max(0))
-    }
-
-    /// Replaces what is charged to a holder in the sum.
-    pub(super) fn recharge(&mut self, before: &Amounts, after: &Amounts) {
-        self.charged = sum(&self.charged, after).zip(before, i64::saturating_sub);
-        self.charged.units =
-            self.charged.units.iter().filter(|unit| unit.rate != 0 || unit.burst != 0).copied().collect();
-    }
-
-    /// Steps charges down whose time has come, a bounded number of them.
-    fn step_down(&mut self, now_ms: i64) {
-        for _ in 0..DUE_PER_CALL_MAX {
-            if self.due.first().is_none_or(|(at_ms, _)| *at_ms > now_ms) {
-                return;
-            }
-            let Some((_, holder)) = self.due.pop_first() else { return };
-            self.refresh(&holder, now_ms);
-        }
-    }
-
-    /// Brings the charge of one holder to the present and forgets it when nothing is left.
-    pub(super) fn refresh(&mut self, holder: &HolderId, now_ms: i64) {
-        let Some(record) = self.holders.get_mut(holder) else { return };
-        if let Some(due_ms) = record.due_ms.take() {
-            self.due.remove(&(due_ms, holder.clone()));
-        }
-        let before = record.charge();
-        record.step_down(now_ms, self.terms.margin_ms);
-        let after = record.charge();
-        let next_ms = record.next_change_ms(now_ms, self.terms.margin_ms);
-        record.due_ms = next_ms;
-        match next_ms {
-            Some(at_ms) => {
-                self.due.insert((at_ms, holder.clone()));
-            }
-            None => {
-                self.shares.remove(record.demand, record.weight);
-                self.holders.remove(holder);
-            }
-        }
-        self.recharge(&before, &after);
     }
 
     /// Notes a host's clock and charges what ledger time has gained on it since its last heartbeat.

@@ -168,7 +168,8 @@ for i = 1, #all, 2 do
         end
         local _, moved_at = unpack_amounts(g.said, 1)
         line('lease grant %s %s %.0f %.0f value %s moved %s curve [%s] ttl %.0f', holder, hex(life.incarnation), g.generation,
-          g.granted, amounts(g.value), amounts((unpack_amounts(g.said, moved_at))), table.concat(curve, ', '), g.ttl)
+          g.granted, amounts(g.value), g.generation == life.answered and amounts((unpack_amounts(g.said, moved_at))) or '-',
+          table.concat(curve, ', '), g.ttl)
       end
     end
   end

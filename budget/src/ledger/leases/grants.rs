@@ -1,6 +1,9 @@
 //! How much a holder is granted: a share by its demand, clipped to what is free.
 
-use super::{Leases, holders::Record};
+use super::{
+    Leases,
+    holders::{Asked, Record},
+};
 use crate::{
     guard::{Guard, on},
     lease::{Amounts, NEWCOMERS_SHARE, SHARE_ONE, SyncAsk, Usage},
@@ -25,24 +28,25 @@ pub(super) struct Share {
 
 impl Leases {
     /// The holder's fair share by its demand.
-    pub(super) fn choose_share(&mut self, ask: &SyncAsk, now_ms: i64) -> Share {
+    pub(super) fn choose_share(&mut self, record: &mut Record, ask: &SyncAsk, now_ms: i64) -> Share {
         let permitted = self.whole.leases_permitted();
         let leasable = self.leasable();
         let smallest = |step: &CurveStep| smallest_share(&leasable, &self.whole, step);
         let smallest: Vec<_> = self.terms.curve.0.iter().map(smallest).collect();
         let least = smallest.first().map_or(1, |share| *share);
         let quota = self.whole.quota();
-        let Some(life) = self.life_mut(ask) else { return Share::default() };
+        let Some(life) = record.life_mut(ask.incarnation) else { return Share::default() };
         let elapsed_ms = now_ms.saturating_sub(life.measured_ms);
         let fresh = life.answered == 0;
         let mut measured = None;
         if !fresh && elapsed_ms >= MEASURE_MS_MIN {
-            measured =
-                Some((demand(&quota, &life.measured, &ask.usage, elapsed_ms), ask.usage.asked == life.measured.asked));
-            life.measured = ask.usage.clone();
+            measured = Some((
+                demand(&quota, &life.measured, &ask.usage, elapsed_ms),
+                ask.usage.asked == life.measured.attempts,
+            ));
+            life.measured = Asked::of(&ask.usage);
             life.measured_ms = now_ms;
         }
-        let Some(record) = self.holders.get_mut(&ask.holder) else { return Share::default() };
         self.shares.remove(record.demand, record.weight);
         record.weight = ask.weight;
         let others = self.shares.weight;
@@ -110,13 +114,21 @@ impl Leases {
 
     /// Rule 3, and what else limits a grant: the other incarnations of the same holder, permits in flight centrally, and
     /// an admission bucket that is booked ahead and needs its rate.
-    pub(super) fn clip(&mut self, ask: &SyncAsk, share: Share, in_flight: i64, booked: bool, now_ms: i64) -> Amounts {
+    pub(super) fn clip(
+        &self,
+        record: &mut Record,
+        ask: &SyncAsk,
+        share: Share,
+        (in_flight, booked): (i64, bool),
+        now_ms: i64,
+    ) -> Amounts {
         let leasable = self.leasable();
         let unknown = if on(Guard::UnknownInGrants) { self.unknown(now_ms) } else { Amounts::default() };
         let whole_slots = self.whole.quota().slots;
-        let (own, own_slots) = self.life_mut(ask).map(|life| (life.charge.clone(), life.slots)).unwrap_or_default();
-        let of_holder = self.holders.get(&ask.holder).map(Record::charge).unwrap_or_default();
-        let siblings = super::sum(&of_holder, &Amounts::default()).zip(&own, i64::saturating_sub);
+        let of_holder = record.charge();
+        let life = record.life_mut(ask.incarnation);
+        let (own, own_slots) = life.map(|life| (life.charge.clone(), life.slots)).unwrap_or_default();
+        let siblings = of_holder.zip(&own, i64::saturating_sub);
         let others = self.charged.zip(&own, i64::saturating_sub);
         let less = |left: i64, taken: i64| left.saturating_sub(taken).max(0);
         let mut value = leasable.scaled(share.part, SHARE_ONE);
@@ -133,7 +145,7 @@ impl Leases {
             free.slots = free.slots.min(direct_slots.max(own_slots));
             let step_ms = self.terms.curve.0.first().map_or(0, |step| step.duration_ms);
             if slots > free.slots
-                && let Some(life) = self.life_mut(ask)
+                && let Some(life) = record.life_mut(ask.incarnation)
             {
                 life.lingering.add(slots, now_ms.saturating_add(step_ms));
             }
@@ -174,7 +186,7 @@ fn smallest_share(leasable: &Amounts, numbers: &Numbers, step: &CurveStep) -> i6
 }
 
 /// The largest part of a quota that was asked for per second, in parts of [`SHARE_ONE`].
-fn demand(quota: &Amounts, before: &Usage, now: &Usage, elapsed_ms: i64) -> i64 {
+fn demand(quota: &Amounts, before: &Asked, now: &Usage, elapsed_ms: i64) -> i64 {
     let part = |asked_micros: i64, rate: i64| {
         if rate == 0 {
             return 0;
@@ -186,10 +198,10 @@ fn demand(quota: &Amounts, before: &Usage, now: &Usage, elapsed_ms: i64) -> i64 
         checked_div(checked_div(per_second, unit).saturating_mul(SHARE_ONE), checked_div(rate, unit).max(1))
     };
     let more = |now: i64, then: i64| now.saturating_sub(then).clamp(0, 1_000_000_000);
-    let attempts = more(now.asked, before.asked).saturating_mul(MICROS_PER_TOKEN);
+    let attempts = more(now.asked, before.attempts).saturating_mul(MICROS_PER_TOKEN);
     let admission = if quota.rate > 0 { part(attempts, quota.rate) } else { SHARE_ONE / 16 };
     let units = now.units_asked.iter().map(|(unit, asked)| {
-        let then = before.units_asked.iter().find(|(id, _)| id == unit).map_or(0, |(_, asked)| *asked);
+        let then = before.units.iter().find(|(id, _)| id == unit).map_or(0, |(_, asked)| *asked);
         let asked = asked.saturating_sub(then).clamp(0, crate::units::BURST_MICROS_MAX);
         part(asked, quota.unit(*unit).map_or(0, |unit| unit.rate))
     });

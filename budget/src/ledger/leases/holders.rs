@@ -1,15 +1,20 @@
 //! What is known of one holder id: its incarnations and the grants of each that may still be in use.
 
-use super::lingering::Lingering;
+use super::{few::Few, lingering::Lingering};
 use crate::{
     guard::{Guard, on},
-    lease::{Amounts, Curve, Incarnation, Usage},
+    ids::UnitId,
+    lease::{Amounts, Curve, HolderId, Incarnation, Usage},
     policy::CurveStep,
 };
 
-/// One holder id.
+/// One holder id. All that a renewal of a common one reads and writes is in one piece of memory: with thousands of holders
+/// each is met cold, and what costs is how many places are looked at.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
+    pub(crate) name: HolderId,
+    /// In the [queue](super::queue) of those that are due.
+    pub(crate) place: usize,
     pub(crate) weight: i64,
     /// What it asks for, in parts of [`SHARE_ONE`](crate::lease::SHARE_ONE).
     pub(crate) demand: i64,
@@ -21,10 +26,8 @@ pub(crate) struct Record {
     pub(crate) revoked_until_ms: i64,
     /// It began a new life while an earlier one was charged: until then it may do so again.
     pub(crate) restarted_until_ms: i64,
-    /// When its charge changes next.
-    pub(crate) due_ms: Option<i64>,
     /// The latest last.
-    pub(crate) lives: Vec<Life>,
+    pub(crate) lives: Few<Life, 1>,
 }
 
 /// One incarnation.
@@ -35,8 +38,10 @@ pub(crate) struct Life {
     pub(crate) sequence: i64,
     pub(crate) nonce: i64,
     pub(crate) answered: i64,
-    /// Grants that may still be in use, by rising generation.
-    pub(crate) grants: Vec<Given>,
+    /// What came with that grant.
+    pub(crate) moved: Amounts,
+    /// Grants that may still be in use, by rising generation: one that is quoted and one that is new.
+    pub(crate) grants: Few<Given, 2>,
     /// Slots of the grants, without the lingering ones.
     pub(crate) slots: i64,
     /// Slots of ended steps, whose permits may still be in flight.
@@ -47,7 +52,14 @@ pub(crate) struct Life {
     pub(crate) usage: Usage,
     /// Since when demand is measured, and what had been asked for by then.
     pub(crate) measured_ms: i64,
-    pub(crate) measured: Usage,
+    pub(crate) measured: Asked,
+}
+
+/// What had been asked for, of [`Usage`].
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) attempts: i64,
+    pub(crate) units: Box<[(UnitId, i64)]>,
 }
 
 /// One grant.
@@ -57,7 +69,6 @@ pub(crate) struct Given {
     pub(crate) generation: i64,
     pub(crate) granted_ms: i64,
     pub(crate) value: Amounts,
-    pub(crate) moved: Amounts,
     pub(crate) curve: Curve,
     /// Life of the permits taken under it.
     pub(crate) permit_ttl_ms: i64,
@@ -66,13 +77,27 @@ pub(crate) struct Given {
 // === impl Record ===
 
 impl Record {
+    pub(crate) fn new(name: HolderId, place: usize, weight: i64) -> Self {
+        Self {
+            name,
+            place,
+            weight,
+            demand: 0,
+            share: 0,
+            idle: 0,
+            revoked_until_ms: 0,
+            restarted_until_ms: 0,
+            lives: Few::default(),
+        }
+    }
+
     /// What is charged to all its incarnations.
     pub(crate) fn charge(&self) -> Amounts {
         self.lives.iter().fold(Amounts::default(), |total, life| super::sum(&total, &life.charge))
     }
 
     pub(crate) fn step_down(&mut self, now_ms: i64, margin_ms: i64) {
-        for life in &mut self.lives {
+        for life in self.lives.iter_mut() {
             life.step_down(now_ms, margin_ms);
         }
         self.lives.retain(|life| !life.grants.is_empty() || !life.lingering.is_empty());
@@ -82,8 +107,8 @@ impl Record {
         self.lives.iter().filter_map(|life| life.next_change_ms(now_ms, margin_ms)).min()
     }
 
-    pub(crate) fn life(&self, incarnation: Incarnation) -> Option<usize> {
-        self.lives.iter().position(|life| life.incarnation == incarnation || !on(Guard::IncarnationsApart))
+    pub(crate) fn life_mut(&mut self, incarnation: Incarnation) -> Option<&mut Life> {
+        self.lives.iter_mut().find(|life| life.incarnation == incarnation || !on(Guard::IncarnationsApart))
     }
 }
 
@@ -96,11 +121,12 @@ impl Life {
             sequence: 0,
             nonce: 0,
             answered: 0,
-            grants: Vec::new(),
+            moved: Amounts::default(),
+            grants: Few::default(),
             slots: 0,
             lingering: Lingering::default(),
             charge: Amounts::default(),
-            measured: usage.clone(),
+            measured: Asked::of(&usage),
             usage,
             measured_ms: now_ms,
         }
@@ -123,11 +149,8 @@ impl Life {
 
     /// Computes the charge. Slots that go are charged for the life of the permits taken in them.
     pub(crate) fn charge_again(&mut self, now_ms: i64, margin_ms: i64, permit_ttl_ms: i64) {
-        let counted: &[Given] = match self.grants.as_slice() {
-            [.., last] if !on(Guard::ChargeMaximum) => std::slice::from_ref(last),
-            all => all,
-        };
-        let charge = counted.iter().fold(Amounts::default(), |most, grant| {
+        let left_out = if on(Guard::ChargeMaximum) { 0 } else { self.grants.len().saturating_sub(1) };
+        let charge = self.grants.iter().skip(left_out).fold(Amounts::default(), |most, grant| {
             let position_ms = now_ms.saturating_sub(grant.granted_ms);
             let step = if on(Guard::ChargeWholeCurve) {
                 grant.step_at(now_ms, margin_ms)
@@ -146,6 +169,14 @@ impl Life {
     fn next_change_ms(&self, now_ms: i64, margin_ms: i64) -> Option<i64> {
         let ends = self.grants.iter().filter_map(|grant| grant.step_end_ms(now_ms, margin_ms));
         ends.chain(self.lingering.first_end_ms()).min()
+    }
+}
+
+// === impl Asked ===
+
+impl Asked {
+    pub(crate) fn of(usage: &Usage) -> Self {
+        Self { attempts: usage.asked, units: usage.units_asked.clone() }
     }
 }
 
@@ -173,4 +204,15 @@ pub(crate) fn maximum(a: &Amounts, b: &Amounts) -> Amounts {
     let more = b.units.iter().filter(|unit| a.unit(unit.unit).is_none());
     most.units = most.units.iter().chain(more).copied().collect();
     most
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With its name, its place in the queue and in the table this is what a holder costs.
+    #[test]
+    fn a_common_holder_is_one_small_piece_of_memory() {
+        assert!(size_of::<Record>() <= 576, "{}", size_of::<Record>());
+    }
 }

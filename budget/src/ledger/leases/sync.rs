@@ -3,12 +3,13 @@
 use super::{
     Leases, PRESENTED_MAX, PROOFS_MAX,
     holders::{Given, Life, Record},
+    table::Held,
 };
 use crate::{
     guard::{Guard, on},
     lease::{
-        Amounts, GRANTS_MAX, Grant, Ground, HOLDERS_MAX, HolderId, INCARNATIONS_MAX, Incarnation, InvalidSync,
-        LeaseName, NotLeased, Presented, SyncAnswer, SyncAsk, Usage,
+        Amounts, GRANTS_MAX, Grant, Ground, HolderId, INCARNATIONS_MAX, Incarnation, InvalidSync, LeaseName, NotLeased,
+        Presented, SyncAnswer, SyncAsk, Usage,
     },
     ledger::Ledger,
     units::checked_div,
@@ -57,47 +58,58 @@ impl Ledger {
     }
 
     fn answer(&mut self, ask: &SyncAsk) -> SyncAnswer {
+        let mut held = self.leases.as_mut().and_then(|leases| leases.take(&ask.holder));
+        let answer = self.decide(&mut held, ask);
+        if let Some(leases) = &mut self.leases {
+            leases.put_back(held);
+        }
+        answer
+    }
+
+    fn decide(&mut self, held: &mut Option<Held>, ask: &SyncAsk) -> SyncAnswer {
         let now_ms = self.now_ms;
         let Some(leases) = &mut self.leases else { return SyncAnswer::NotLeased(NotLeased::NotPermitted) };
         let waits_ms = leases.wait_until_ms.saturating_sub(now_ms);
         if waits_ms > 0 && on(Guard::NoGrantDuringOverlap) {
             if !on(Guard::NoProofDuringOverlap) {
-                leases.prove(ask, now_ms, self.numbers.permit_ttl_ms);
+                leases.prove(held, ask, now_ms, self.numbers.permit_ttl_ms);
             }
             return SyncAnswer::Wait(waits_ms);
         }
         if ask.epoch != leases.epoch {
             if !on(Guard::ProofQuotesEpoch) {
-                leases.prove(ask, now_ms, self.numbers.permit_ttl_ms);
+                leases.prove(held, ask, now_ms, self.numbers.permit_ttl_ms);
             }
             return SyncAnswer::Epoch(leases.epoch);
         }
-        match leases.recall(ask, now_ms) {
+        match leases.recall(life_of(held, ask), ask, now_ms) {
             Recall::Answer(answer) => return answer,
             Recall::New => {}
         }
-        if let Err(invalid) = leases.judge(ask) {
+        if let Err(invalid) = leases.judge(life_of(held, ask), ask) {
             return SyncAnswer::Invalid(invalid);
         }
-        if leases.record_of(ask, now_ms).is_none() {
+        if !leases.admit(held, ask, now_ms) {
             let permitted = leases.whole.leases_permitted();
             let reason = if permitted { NotLeased::TooManyHolders } else { NotLeased::NotPermitted };
             return SyncAnswer::NotLeased(reason);
         }
-        self.count(ask);
+        if let Some(life) = life_of(held, ask) {
+            self.count(life, ask);
+        }
         let Some(leases) = &mut self.leases else { return SyncAnswer::NotLeased(NotLeased::NotPermitted) };
-        leases.acknowledge(ask, now_ms);
-        leases.prove(ask, now_ms, self.numbers.permit_ttl_ms);
+        leases.acknowledge(held, ask, now_ms);
+        leases.prove(held, ask, now_ms, self.numbers.permit_ttl_ms);
         if ask.leave {
-            leases.part(ask, now_ms);
+            leases.quote(held, ask, i64::MAX, now_ms);
+            leases.refresh(held, now_ms);
             return SyncAnswer::Left;
         }
-        self.grant(ask)
+        self.grant(held, ask)
     }
 
     /// Adds what the report has more than the last one.
-    fn count(&mut self, ask: &SyncAsk) {
-        let Some(life) = self.leases.as_mut().and_then(|leases| leases.life_mut(ask)) else { return };
+    fn count(&mut self, life: &mut Life, ask: &SyncAsk) {
         let base = std::mem::replace(&mut life.usage, ask.usage.clone());
         let more = |now: i64, then: i64| now.saturating_sub(then).max(0);
         let (now, then) = (&ask.usage, &base);
@@ -120,48 +132,36 @@ impl Ledger {
     }
 
     /// Chooses a share, clips it to what is free, and moves tokens into what grows.
-    fn grant(&mut self, ask: &SyncAsk) -> SyncAnswer {
+    fn grant(&mut self, held: &mut Option<Held>, ask: &SyncAsk) -> SyncAnswer {
         let now_ms = self.now_ms;
-        let (in_flight, booked) = (self.in_flight, self.admission.balance_micros < 0);
+        let direct = (self.in_flight, self.admission.balance_micros < 0);
         let Some(leases) = &mut self.leases else { return SyncAnswer::NotLeased(NotLeased::NotPermitted) };
-        if leases.life_mut(ask).is_none_or(|life| life.grants.len() >= GRANTS_MAX) {
+        let Some(Held { record, .. }) = held else { return SyncAnswer::Dead };
+        if record.life_mut(ask.incarnation).is_none_or(|life| life.grants.len() >= GRANTS_MAX) {
             return SyncAnswer::Dead;
         }
-        let share = leases.choose_share(ask, now_ms);
-        let value = leases.clip(ask, share, in_flight, booked, now_ms);
-        let before = leases.life_mut(ask).map(|life| life.charge.clone()).unwrap_or_default();
+        let share = leases.choose_share(record, ask, now_ms);
+        let value = leases.clip(record, ask, share, direct, now_ms);
         leases.generation = leases.generation.saturating_add(1);
         let name = LeaseName { epoch: leases.epoch, generation: leases.generation };
-        let (curve, margin_ms) = (leases.terms.curve.clone(), leases.terms.margin_ms);
-        let permit_ttl_ms = leases.whole.permit_ttl_ms;
-        let record_before = leases.holders.get(&ask.holder).map(Record::charge).unwrap_or_default();
-        let mut after = Amounts::default();
-        if let Some(life) = leases.life_mut(ask) {
-            if !on(Guard::KeepUntilQuoted) {
-                life.grants.clear();
-            }
-            life.grants.push(Given {
-                generation: name.generation,
-                granted_ms: now_ms,
-                value: value.clone(),
-                moved: Amounts::default(),
-                curve: curve.clone(),
-                permit_ttl_ms,
-            });
-            life.charge_again(now_ms, margin_ms, permit_ttl_ms);
-            (life.sequence, life.nonce, life.answered) = (ask.sequence, ask.nonce, name.generation);
-            after = life.charge.clone();
-        }
-        let record_after = leases.holders.get(&ask.holder).map(Record::charge).unwrap_or_default();
-        leases.recharge(&record_before, &record_after);
-        leases.refresh(&ask.holder, now_ms);
+        let curve = leases.terms.curve.clone();
+        let given = Given {
+            generation: name.generation,
+            granted_ms: now_ms,
+            value: value.clone(),
+            curve: curve.clone(),
+            permit_ttl_ms: leases.whole.permit_ttl_ms,
+        };
+        let charge = |record: &mut Record| record.life_mut(ask.incarnation).map(|life| life.charge.clone());
+        let before = charge(record).unwrap_or_default();
+        leases.give(record, ask, given);
+        let after = charge(record).unwrap_or_default();
+        leases.refresh(held, now_ms);
         // Caps grow by what is charged more, never by more than was asked to be moved.
         let growth = value.zip(&after, i64::min).zip(&before, |after, before| after.saturating_sub(before).max(0));
         let moved = self.move_levels(&growth);
-        if let Some(life) = self.leases.as_mut().and_then(|leases| leases.life_mut(ask))
-            && let Some(given) = life.grants.last_mut()
-        {
-            given.moved = moved.clone();
+        if let Some(life) = life_of(held, ask) {
+            life.moved = moved.clone();
         }
         SyncAnswer::Granted(Grant { name, position_ms: 0, value, moved, curve })
     }
@@ -207,14 +207,14 @@ impl Ledger {
     pub fn list_holders(&self, after: Option<&HolderId>, limit: usize) -> Vec<HolderView> {
         let Some(leases) = &self.leases else { return Vec::new() };
         let mut holders: Vec<_> =
-            leases.holders.iter().filter(|(holder, _)| after.is_none_or(|after| *holder > after)).collect();
-        holders.sort_unstable_by_key(|(holder, _)| *holder);
+            leases.holders.values().filter(|record| after.is_none_or(|after| record.name > *after)).collect();
+        holders.sort_unstable_by_key(|record| &record.name);
         (holders.into_iter())
-            .filter_map(|(holder, record)| {
+            .filter_map(|record| {
                 let life = record.lives.last()?;
                 let grant = life.grants.last();
                 Some(HolderView {
-                    holder: holder.clone(),
+                    holder: record.name.clone(),
                     incarnation: life.incarnation,
                     weight: record.weight,
                     demand: record.demand,
@@ -238,7 +238,7 @@ impl Ledger {
         let now_ms = self.now_ms;
         let Some(leases) = &mut self.leases else { return false };
         let until_ms = now_ms.saturating_add(leases.terms.curve.total_ms());
-        leases.holders.get_mut(holder).map(|record| record.revoked_until_ms = until_ms).is_some()
+        leases.find_mut(holder).map(|record| record.revoked_until_ms = until_ms).is_some()
     }
 }
 
@@ -251,16 +251,10 @@ enum Recall {
 }
 
 impl Leases {
-    pub(super) fn life_mut(&mut self, ask: &SyncAsk) -> Option<&mut Life> {
-        let record = self.holders.get_mut(&ask.holder)?;
-        let at = record.life(ask.incarnation)?;
-        record.lives.get_mut(at)
-    }
-
     /// Rule 6: the same request gets the same grant at its present position; an older one, or a twin, is fenced.
-    fn recall(&mut self, ask: &SyncAsk, now_ms: i64) -> Recall {
-        let (name_epoch, dead, margin_ms) = (self.epoch, self.dead_generation, self.terms.margin_ms);
-        let Some(life) = self.life_mut(ask) else { return Recall::New };
+    fn recall(&self, life: Option<&mut Life>, ask: &SyncAsk, now_ms: i64) -> Recall {
+        let (dead, margin_ms) = (self.dead_generation, self.terms.margin_ms);
+        let Some(life) = life else { return Recall::New };
         if ask.sequence > life.sequence {
             return Recall::New;
         }
@@ -278,26 +272,24 @@ impl Leases {
             return Recall::Answer(SyncAnswer::Dead);
         }
         Recall::Answer(SyncAnswer::Granted(Grant {
-            name: LeaseName { epoch: name_epoch, generation: answered },
+            name: LeaseName { epoch: self.epoch, generation: answered },
             position_ms: if on(Guard::ReplayTellsPosition) { position_ms } else { 0 },
             value: given.value.clone(),
-            moved: given.moved.clone(),
+            moved: life.moved.clone(),
             curve: given.curve.clone(),
         }))
     }
 
-    fn judge(&mut self, ask: &SyncAsk) -> Result<(), InvalidSync> {
-        let epoch = self.epoch;
-        let highest = self.generation;
-        let Some(life) = self.life_mut(ask) else { return Ok(()) };
+    fn judge(&self, life: Option<&mut Life>, ask: &SyncAsk) -> Result<(), InvalidSync> {
+        let Some(life) = life else { return Ok(()) };
         if ask.usage.is_below(&life.usage) {
             return Err(InvalidSync::UsageBackwards);
         }
         let granted = |name: LeaseName| {
-            name.epoch != epoch
+            name.epoch != self.epoch
                 || life.grants.iter().any(|grant| grant.generation == name.generation)
                 // One that has ended, or was quoted away, is not remembered.
-                || (name.generation <= highest && life.grants.last().is_none_or(|last| name.generation < last.generation))
+                || (name.generation <= self.generation && life.grants.last().is_none_or(|last| name.generation < last.generation))
         };
         match &ask.lease {
             Some(lease) if !granted(lease.name) => Err(InvalidSync::UnknownGeneration),
@@ -305,65 +297,66 @@ impl Leases {
         }
     }
 
-    /// Makes sure there is a record; none if the limits of what is kept are reached or leases are not permitted.
-    fn record_of(&mut self, ask: &SyncAsk, now_ms: i64) -> Option<()> {
-        if self.life_mut(ask).is_some() {
-            return Some(());
+    /// Makes sure there is a record; false if the limits of what is kept are reached or leases are not permitted.
+    fn admit(&mut self, held: &mut Option<Held>, ask: &SyncAsk, now_ms: i64) -> bool {
+        if life_of(held, ask).is_some() {
+            return true;
         }
         // A holder of an earlier lease may prove it even if no new one is permitted.
         let newcomers = self.whole.leases_permitted() || ask.lease.is_some();
-        let full = self.holders.len() >= HOLDERS_MAX && !self.holders.contains_key(&ask.holder);
-        if !newcomers || full {
-            return None;
+        if !newcomers {
+            return false;
         }
-        let life = Life::new(ask.incarnation, ask.counted.clone(), now_ms);
         let watched_ms = self.terms.curve.total_ms().saturating_add(self.terms.margin_ms);
-        match self.holders.get_mut(&ask.holder) {
-            Some(record) if record.lives.len() >= INCARNATIONS_MAX => return None,
-            Some(record) => {
-                record.restarted_until_ms = now_ms.saturating_add(watched_ms);
-                record.lives.push(life);
-            }
-            None => {
-                let record = Record {
-                    weight: ask.weight,
-                    demand: 0,
-                    share: 0,
-                    idle: 0,
-                    revoked_until_ms: 0,
-                    restarted_until_ms: 0,
-                    due_ms: None,
-                    lives: vec![life],
-                };
-                self.shares.add(0, record.weight);
-                self.holders.insert(ask.holder.clone(), record);
-            }
+        match held {
+            Some(held) if held.record.lives.len() >= INCARNATIONS_MAX => return false,
+            Some(held) => held.record.restarted_until_ms = now_ms.saturating_add(watched_ms),
+            None => *held = self.enter(&ask.holder, ask.weight),
         }
-        Some(())
+        let Some(held) = held else { return false };
+        held.record.lives.push(Life::new(ask.incarnation, ask.counted.clone(), now_ms));
+        true
     }
 
     /// Drops the grants that the holder has left behind.
-    fn acknowledge(&mut self, ask: &SyncAsk, now_ms: i64) {
-        let Some(lease) = &ask.lease else { return };
-        if lease.name.epoch != self.epoch {
-            return;
+    fn acknowledge(&mut self, held: &mut Option<Held>, ask: &SyncAsk, now_ms: i64) {
+        if let Some(lease) = ask.lease.as_ref().filter(|lease| lease.name.epoch == self.epoch) {
+            self.quote(held, ask, lease.name.generation, now_ms);
         }
+    }
+
+    /// Drops the grants before `generation`. A holder that stops has nothing in use but permits: all of them.
+    fn quote(&mut self, held: &mut Option<Held>, ask: &SyncAsk, generation: i64, now_ms: i64) {
+        let Some(Held { record, .. }) = held else { return };
         let margin_ms = self.terms.margin_ms;
-        let before = self.holders.get(&ask.holder).map(Record::charge).unwrap_or_default();
-        if let Some(life) = self.life_mut(ask) {
-            life.quoted(lease.name.generation, now_ms, margin_ms);
-        }
-        let after = self.holders.get(&ask.holder).map(Record::charge).unwrap_or_default();
-        self.recharge(&before, &after);
+        self.change(record, |record| {
+            if let Some(life) = record.life_mut(ask.incarnation) {
+                life.quoted(generation, now_ms, margin_ms);
+            }
+        });
+    }
+
+    /// Keeps a grant beside those that may still be in use, and charges it.
+    fn give(&mut self, record: &mut Record, ask: &SyncAsk, given: Given) {
+        let margin_ms = self.terms.margin_ms;
+        self.change(record, |record| {
+            let Some(life) = record.life_mut(ask.incarnation) else { return };
+            if !on(Guard::KeepUntilQuoted) {
+                life.grants.clear();
+            }
+            (life.sequence, life.nonce, life.answered) = (ask.sequence, ask.nonce, given.generation);
+            let (now_ms, permit_ttl_ms) = (given.granted_ms, given.permit_ttl_ms);
+            life.grants.push(given);
+            life.charge_again(now_ms, margin_ms, permit_ttl_ms);
+        });
     }
 
     /// Rule 9: a lease of an earlier epoch joins C once per incarnation and is charged beside any new grant.
-    fn prove(&mut self, ask: &SyncAsk, now_ms: i64, permit_ttl_ms: i64) {
+    fn prove(&mut self, held: &mut Option<Held>, ask: &SyncAsk, now_ms: i64, permit_ttl_ms: i64) {
         let Some(lease) = ask.lease.as_ref().filter(|lease| lease.name.epoch != self.epoch) else { return };
-        let margin_ms = self.terms.margin_ms;
         let Some((step, _)) = lease.curve.at(lease.position_ms) else { return };
         let full = self.proofs.len() >= PROOFS_MAX;
-        if now_ms >= self.quarantine_until_ms || full || self.record_of(ask, now_ms).is_none() {
+        if now_ms >= self.quarantine_until_ms || full || !self.admit(held, ask, now_ms) {
             return;
         }
         let value =
@@ -376,27 +369,21 @@ impl Leases {
         if !on(Guard::ChargePresented) || !first {
             return;
         }
-        let before = self.holders.get(&ask.holder).map(Record::charge).unwrap_or_default();
-        if let Some(life) = self.life_mut(ask) {
-            life.grants.insert(0, given_before(lease, value, now_ms, permit_ttl_ms));
-            life.charge_again(now_ms, margin_ms, permit_ttl_ms);
-        }
-        let after = self.holders.get(&ask.holder).map(Record::charge).unwrap_or_default();
-        self.recharge(&before, &after);
-        self.refresh(&ask.holder.clone(), now_ms);
-    }
-
-    /// A holder that stops has nothing in use but permits.
-    fn part(&mut self, ask: &SyncAsk, now_ms: i64) {
+        let Some(Held { record, .. }) = held else { return };
         let margin_ms = self.terms.margin_ms;
-        let before = self.holders.get(&ask.holder).map(Record::charge).unwrap_or_default();
-        if let Some(life) = self.life_mut(ask) {
-            life.quoted(i64::MAX, now_ms, margin_ms);
-        }
-        let after = self.holders.get(&ask.holder).map(Record::charge).unwrap_or_default();
-        self.recharge(&before, &after);
-        self.refresh(&ask.holder, now_ms);
+        self.change(record, |record| {
+            if let Some(life) = record.life_mut(ask.incarnation) {
+                life.grants.push_front(given_before(lease, value, now_ms, permit_ttl_ms));
+                life.charge_again(now_ms, margin_ms, permit_ttl_ms);
+            }
+        });
+        self.refresh(held, now_ms);
     }
+}
+
+/// The life that asks.
+fn life_of<'a>(held: &'a mut Option<Held>, ask: &SyncAsk) -> Option<&'a mut Life> {
+    held.as_mut()?.record.life_mut(ask.incarnation)
 }
 
 /// Adds what a holder reports.
@@ -410,7 +397,6 @@ fn given_before(lease: &Presented, value: Amounts, now_ms: i64, permit_ttl_ms: i
         generation: 0,
         granted_ms: now_ms.saturating_sub(lease.position_ms),
         value,
-        moved: Amounts::default(),
         curve: lease.curve.clone(),
         permit_ttl_ms,
     }

@@ -1,5 +1,6 @@
 //! One ledger and hand-written requests. The protocol as a whole, with real holders and faults, is in the simulator.
 
+mod answers;
 mod sharing;
 
 use std::sync::Arc;
@@ -197,7 +198,7 @@ fn charges_follow_the_curve_a_margin_later_and_end() {
         assert_eq!(world.direct_rate(), direct * TOKEN, "{at_ms}");
     }
     assert_eq!(world.ledger.holders(), 0);
-    assert!(world.ledger.leases.as_ref().unwrap().due.is_empty());
+    assert!(world.ledger.leases.as_ref().unwrap().queue.is_empty());
 }
 
 #[test]
