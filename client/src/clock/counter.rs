@@ -141,7 +141,7 @@ impl Paced {
     fn anchor(&self, now: Anchor) {
         let pace = self.measure(now);
         // As many counts as the pace says; none if it took a large part of them to make this anchor.
-        let reach = if pace == 0 { 0 } else { (SPAN_NS.cast_unsigned() << PACE_BITS) / pace };
+        let reach = (SPAN_NS.cast_unsigned() << PACE_BITS).checked_div(pace).unwrap_or(0);
         let close = now.width < reach / 100;
         self.count.store(now.count, Relaxed);
         self.ns.store(now.ns, Relaxed);
