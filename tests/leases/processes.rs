@@ -5,7 +5,10 @@ use budget_client::{
     Coordinators, Source, Standing, boot_time_ns,
     leasing::{Asked, Coordinator},
 };
-use budget_tests::{eventually::eventually, security};
+use budget_tests::{
+    eventually::{eventually, eventually_some},
+    security,
+};
 
 use super::{
     fleet::{Admission, Demand, Fleet},
@@ -176,30 +179,44 @@ async fn q11_a_copied_holder_is_fenced_and_starts_anew() {
         let page = operator.holders().await;
         page.holders.into_iter().map(|holder| holder.value).find(|holder| holder.holder.as_str() == "copied")
     };
-    let before = copied().await.unwrap();
     let coordinators = Coordinators::new(setting.endpoints(), &security::caller(), CALL).unwrap();
-    let copy = |sequence, epoch| SyncAsk {
-        holder: before.holder.clone(),
-        incarnation: before.incarnation,
-        sequence,
-        nonce: 1,
-        epoch,
-        lease: None,
-        usage: before.usage.clone(),
-        counted: Usage::default(),
-        in_flight: 0,
-        weight: 1,
-        leave: false,
-    };
-    // The epoch is not told to operators: it learns it. What it gets then it does not spend.
+    // The epoch is not told to operators: the copy learns it. What it gets then it does not spend.
     let mut epoch = Epoch::default();
-    for sequence in [1_000_000, 1_000_001] {
-        let ask = Asked { dependency: pay(), ask: Box::new(copy(sequence, epoch)) };
-        let reply = coordinators.sync(&[ask]).await.pop().unwrap().unwrap_or_else(|error| panic!("{error}"));
-        if let SyncAnswer::Epoch(told) = reply.answer {
-            epoch = told;
+    let mut sequence = 1_000_000;
+    let before = eventually_some(BOUND, "the copy is leased", async || {
+        let before = copied().await?;
+        sequence += 1;
+        let ask = SyncAsk {
+            holder: before.holder.clone(),
+            incarnation: before.incarnation,
+            sequence,
+            nonce: 1,
+            epoch,
+            lease: None,
+            usage: before.usage.clone(),
+            counted: Usage::default(),
+            in_flight: 0,
+            weight: 1,
+            leave: false,
+        };
+        let ask = Asked { dependency: pay(), ask: Box::new(ask) };
+        let reply = coordinators.sync(&[ask]).await.pop()?.unwrap_or_else(|error| panic!("{error}"));
+        match reply.answer {
+            SyncAnswer::Granted(_) => Some(before),
+            SyncAnswer::Epoch(told) => {
+                epoch = told;
+                None
+            }
+            // The holder has reported more meanwhile.
+            SyncAnswer::Invalid(_) => None,
+            answer @ (SyncAnswer::Wait(_)
+            | SyncAnswer::Dead
+            | SyncAnswer::Fenced
+            | SyncAnswer::NotLeased(_)
+            | SyncAnswer::Left) => panic!("{answer:?}"),
         }
-    }
+    })
+    .await;
     eventually(BOUND, "another incarnation", async || {
         copied().await.is_some_and(|holder| holder.incarnation != before.incarnation && holder.value.rate > 0)
     })

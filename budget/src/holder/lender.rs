@@ -136,13 +136,6 @@ impl Lender {
         }
     }
 
-    /// A new life of the agent, whose last one was fenced. What that lent stays charged to it by the coordinator, and is none
-    /// of this one's.
-    pub(super) fn reincarnate(&mut self, incarnation: Incarnation, timing: &Timing) {
-        let (rules, fenced) = (self.rules.take(), self.with_this_fenced());
-        *self = Self { rules, fenced, ..Self::new(incarnation, timing) };
-    }
-
     // --- parents ---
 
     /// The agent lives by another lease.

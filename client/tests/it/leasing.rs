@@ -16,7 +16,7 @@ use budget::{
     lease::{Ground, HolderId, Rules, Timing},
     ledger::{Ledger, Start},
     policy::{CurveStep, Lease, Limit, Numbers, Policy, Spec},
-    units::Rate,
+    units::{MICROS_PER_TOKEN, Rate},
 };
 use budget_client::{
     Dependency, Error, Standing, boot_time_ns,
@@ -141,16 +141,21 @@ async fn a_dependency_is_leased_soon_after_it_is_named_and_decides_by_itself() {
     assert_eq!(leased.reserve(&LocalAsk::ORIGINAL), Local::Short);
     eventually("a lease", || leased.standing() == Standing::Leased).await;
     eventually("an admission", || admitted(leased.reserve(&LocalAsk::ORIGINAL))).await;
-    // Ten originals earn one retry.
-    let mut admissions = 0;
-    eventually("retries are earned", || {
-        let Local::Admitted(spent) = leased.reserve(&LocalAsk::ORIGINAL) else { return false };
+    // Ten originals earn one retry. Nothing is awaited meanwhile, so that no renewal brings what the floor has earned.
+    let (_, mut earned_micros, _) = leased.share().levels(boot_time_ns());
+    let deadline_ns = boot_time_ns() + i64::try_from(LONG.as_nanos()).unwrap();
+    loop {
+        assert!(boot_time_ns() < deadline_ns, "no retry with {earned_micros} earned");
+        let Local::Admitted(spent) = leased.reserve(&LocalAsk::ORIGINAL) else { continue };
         leased.share().settle(spent, boot_time_ns(), Outcome::Transient, &[]);
-        admissions += 1;
-        admitted(leased.reserve(&LocalAsk::retry(2, Cause::Transient)))
-    })
-    .await;
-    assert!(admissions >= 9, "{admissions}");
+        earned_micros += MICROS_PER_TOKEN / 10;
+        if admitted(leased.reserve(&LocalAsk::retry(2, Cause::Transient))) {
+            break;
+        }
+        // The retry is short of its own budget or, for a moment, of admission.
+        assert!(earned_micros < 100 * MICROS_PER_TOKEN, "earned, and refused");
+    }
+    assert!(earned_micros >= MICROS_PER_TOKEN, "{earned_micros}");
     let Local::Denied(denied) = leased.reserve(&LocalAsk::retry(4, Cause::Transient)) else { panic!() };
     assert_eq!(denied.reason, DenyReason::AttemptLimit);
     eventually("the ledger hears of it", || {

@@ -4,7 +4,7 @@
 use super::{Lender, ms};
 use crate::{
     guard::{Guard, on},
-    lease::{Epoch, HolderId, SyncAsk},
+    lease::{Epoch, HolderId, Incarnation, SyncAsk, Timing},
 };
 
 /// Most fenced lives of an agent whose sub-leases are known as theirs.
@@ -13,6 +13,13 @@ const FENCED_MAX: usize = 8;
 // === impl Lender ===
 
 impl Lender {
+    /// A new life of the agent, whose last one was fenced. What that lent stays charged to it by the coordinator, and is none
+    /// of this one's.
+    pub(in crate::holder) fn reincarnate(&mut self, incarnation: Incarnation, timing: &Timing) {
+        let (rules, fenced) = (self.rules.take(), self.with_this_fenced());
+        *self = Self { rules, fenced, ..Self::new(incarnation, timing) };
+    }
+
     /// Lends a sub-lessee nothing from its next request on, for as long as one curve lasts. False if it is not known.
     pub(in crate::holder) fn revoke(&mut self, now_ns: i64, holder: &HolderId) -> bool {
         let curve_ms = self.latest().map_or(0, |parent| parent.curve.total_ms());
@@ -30,7 +37,7 @@ impl Lender {
     }
 
     /// The fenced lives, this one among them.
-    pub(super) fn with_this_fenced(&mut self) -> Vec<Epoch> {
+    fn with_this_fenced(&mut self) -> Vec<Epoch> {
         let mut fenced = std::mem::take(&mut self.fenced);
         if fenced.len() >= FENCED_MAX {
             fenced.remove(0);
