@@ -140,10 +140,12 @@ impl Scenario {
         self.longest_curve_ms() + self.timing.margin_ms + self.timing.overlap_ms
     }
 
-    /// And of the permits taken under it, which are charged as long where their number is limited.
+    /// And of the permits taken under it, which are charged as long where their number is limited: who found none hears of
+    /// their end with its next renewal.
     pub(crate) fn all_back_ms(&self) -> i64 {
         let limited = self.policies.iter().filter(|policy| policy.max_in_flight.is_some());
-        self.quarantine_ms() + limited.map(|policy| policy.permit_ttl_ms).max().unwrap_or(0)
+        let heard_ms = limited.map(|policy| policy.permit_ttl_ms + self.timing.renew_max_ms).max().unwrap_or(0);
+        self.quarantine_ms() + heard_ms
     }
 }
 
