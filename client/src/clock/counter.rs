@@ -28,7 +28,7 @@ const DRIFT: u64 = 1_000;
 const PACE_BITS: u32 = 32;
 
 /// Written by one thread at a time, with an odd version meanwhile; read by any number of others.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Paced {
     version: AtomicU64,
@@ -194,7 +194,7 @@ mod tests {
                 ns: Cell::new(5_000_000_000),
                 per_us: Cell::new(per_us),
                 asked: Cell::new(0),
-                paced: Paced::default(),
+                paced: Paced::new(),
             }
         }
 
@@ -306,7 +306,7 @@ mod tests {
             return;
         }
         let clock = Clock::new();
-        let paced = Paced::default();
+        let paced = Paced::new();
         let read = || paced.read(|| clock.raw(), super::super::kernel_ns);
         std::thread::scope(|scope| {
             for _ in 0..2 {
