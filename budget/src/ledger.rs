@@ -26,6 +26,7 @@ use crate::{
 use leases::Leases;
 pub use leases::{HolderView, Lending};
 pub(crate) use leases::{lingering::Lingering, shares::Shares};
+pub use reservations::QUEUE_PER_CALL_MAX;
 use reservations::Reservations;
 
 /// How a ledger without state begins.

@@ -1,56 +1,11 @@
--- Token-bucket arithmetic: the only other copy of budget/src/bucket.rs, same names, same order, same units.
--- Pure: works on tables, touches no key. Put in front of every script.
+-- Token-bucket arithmetic: the only other copy of budget/src/bucket.rs, same names, same order, same units. Touches no key.
 --
 -- A bucket is two numbers in a list b: its balance at index at, its remainder behind. A policy's numbers for it stand in
 -- the list n from index i on: num, den, burst, keep of each priority.
 --
--- Names marked <const> are replaced by their values when the scripts are loaded (Lua 5.1 has no constants, and a
--- variable would cost every function that uses it). x - x % 1 is x rounded down.
---
--- Redis makes each function of a script anew at every call, used or not, and a table costs three times as much. So there
--- are few of either.
-
-local EXACT_MAX <const> = 9007199254740991
-local TOKEN <const> = 1000000
--- A policy's numbers as they are packed, and where they stand in the list; those that every step needs come first. Units
--- follow: an id, then a bucket.
-local NUMBERS_FORMAT <const> = '>Bi7i4i7i7i7i7i4i4i4i4i4i4Bi5i7i4i7i7i7i7BBi4i4i4i4i4i4i2i5i4'
-local COMMON_NUMBERS_FORMAT <const> = '>Bi7i4i7i7i7i7i4i4i4i4i4i4Bi5i7i4i7'
-local NUMBERS_BYTES <const> = 146
-local UNIT_NUMBERS_FORMAT <const> = '>i7i7i4i7i7i7i7'
-local UNIT_NUMBERS_BYTES <const> = 46
-local N_LIMITED <const> = 1
-local N_ADMISSION <const> = 2
-local N_MAX_IN_FLIGHT <const> = 8
-local N_KEEP_IN_FLIGHT <const> = 8
-local N_PERMIT_TTL <const> = 12
-local N_DEPOSIT <const> = 13
-local N_EARN_ON_SUCCESS <const> = 14
-local N_IDLE_TTL <const> = 15
-local N_RETRY <const> = 16
-local N_SHADOW <const> = 22
-local N_RETRIES_OFF <const> = 23
-local N_MAX_WAIT <const> = 24
-local N_RETRY_COST <const> = 24
-local N_MAX_ATTEMPTS <const> = 30
-local N_RETENTION <const> = 31
-local N_ABSENT_ADMISSION <const> = 32
-local N_UNITS <const> = 33
-local UNIT_NUMBERS <const> = 7
-
--- The numbers that stand in a text from a position on, as a list.
-local function unpack_numbers(packed, from)
-  local n = { struct.unpack(NUMBERS_FORMAT, packed, from) }
-  -- The position after the last one, overwritten by the first unit or dropped.
-  n[N_UNITS] = nil
-  local at = N_UNITS
-  for unit_from = from + NUMBERS_BYTES, #packed, UNIT_NUMBERS_BYTES do
-    n[at], n[at + 1], n[at + 2], n[at + 3], n[at + 4], n[at + 5], n[at + 6] =
-      struct.unpack(UNIT_NUMBERS_FORMAT, packed, unit_from)
-    at = at + UNIT_NUMBERS
-  end
-  return n
-end
+-- In all scripts: upper-case names are constants of layout/constants.rs, put in when a script is made (Lua 5.1 has no
+-- constants, and a variable would cost every function that uses it). x - x % 1 is x rounded down. Redis makes each function
+-- of a script anew at every call, so there are few, and what they have in common are variables of the script.
 
 -- Takes and returns balance and remainder, since these need not stand in a list.
 local function refill(balance, remainder, num, den, burst, elapsed_ms)
@@ -72,22 +27,13 @@ local function refill(balance, remainder, num, den, burst, elapsed_ms)
   return balance, remainder
 end
 
---if leased
--- The policy's numbers where n are what leases leave of them.
-local whole
---end
-
 -- nil if the class may withdraw cost; 0 if it never can; -1 if no rate will help; else how long to wait.
-local function short(b, at, n, i, priority, cost)
+-- whole: the policy's numbers where n are what leases leave of them, or nil.
+local function short(b, at, n, i, priority, cost, whole)
   local burst = n[i + 2]
   if cost > burst then
-    --if leased
     -- What is too much for the part that is left beside leases is not impossible: leases end.
-    if whole and cost <= whole[i + 2] then
-      return -1
-    end
-    --end
-    return 0
+    return whole and cost <= whole[i + 2] and -1 or 0
   end
   local keep = n[i + 2 + priority]
   if keep > burst - cost then
@@ -106,6 +52,7 @@ local function short(b, at, n, i, priority, cost)
   return wait > 1 and wait or 1
 end
 
+-- Returns what found room.
 local function deposit(b, at, n, i, amount)
   local room = n[i + 2] - b[at]
   if room < 0 then
@@ -118,6 +65,7 @@ local function deposit(b, at, n, i, amount)
   return amount
 end
 
+-- Takes an amount even into debt, at most one burst of it. Returns what is beyond.
 local function charge(b, at, n, i, amount)
   local taken = b[at] + n[i + 2]
   if taken < 0 then
@@ -130,6 +78,7 @@ local function charge(b, at, n, i, amount)
   return amount - taken
 end
 
+-- Clips a bucket to other numbers.
 local function adopt(b, at, num, den, burst)
   local debt_max = (EXACT_MAX - 2 * (num + den)) / den
   debt_max = debt_max - debt_max % 1 - burst

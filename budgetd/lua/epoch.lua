@@ -31,36 +31,14 @@ local renewals, renewal_dues, renewed = {}, {}, {}
 local shares, shares_dirty, lending_wiped, lending_over, reservations_gone = nil, false, false, false, false
 
 -- No ledger was found, and nothing has begun one.
-local absent, call_number, call_id = not l, tonumber(ARGV[2]), tonumber(ARGV[3])
+local absent, call_number, call_id = not l, version_number, version_id
+local leased_mark = l and l[L_PARTS] % 2 == PART_LENDS
 load_lending(lending_key)
 if lending and (has_ask == 1 or ground.has_beat == 1) then
   -- What is said of the holders must be what is there: keys may have been evicted.
   local fields = lending.holders > 0 and lending.holders + 1 or 0
   lending.torn = redis.call('HLEN', holders_key) ~= fields or redis.call('ZCARD', due_key) ~= lending.holders
     or redis.call('SCARD', proofs_key) ~= lending.proofs
-end
-
--- Computes with the numbers n from now on: clips, never refills.
-local function fit()
-  if n[N_LIMITED] == 1 then
-    adopt(l, L_ADMISSION, n[N_ADMISSION], n[N_ADMISSION + 1], n[N_ADMISSION + 2])
-  else
-    l[L_ADMISSION], l[L_ADMISSION + 1] = 0, 0
-  end
-  adopt(l, L_RETRY, n[N_RETRY], n[N_RETRY + 1], n[N_RETRY + 2])
-  local new = { unpack(l, 1, L_UNITS - 1) }
-  for i = N_UNITS, #n, UNIT_NUMBERS do
-    local at, balance = #new + 1, 0
-    for old = L_UNITS, #l, L_UNIT do
-      if l[old] == n[i] then
-        balance = l[old + 1]
-      end
-    end
-    new[at], new[at + 1], new[at + 2] = n[i], balance, 0
-    adopt(new, at + 1, n[i + 1], n[i + 2], n[i + 3])
-  end
-  l = new
-  l[L_UNIT_COUNT] = (#n - N_UNITS + 1) / UNIT_NUMBERS
 end
 
 -- Sets what direct callers share to what is not charged. True if that changed: then the levels are to be clipped, and the
@@ -119,8 +97,8 @@ local function open_epoch_if_lost(own, given)
     -- keep what they have.
     local missing = leased_mark
     if not missing then
-      local sum = l[ORIGINALS_ADMITTED] + l[DEPOSITED]
-      for i = RETRIES_ADMITTED, WOULD_BE_DENIED do
+      local sum = l[L_ORIGINALS_ADMITTED] + l[L_DEPOSITED]
+      for i = L_RETRIES_ADMITTED, L_WOULD_BE_DENIED do
         sum = sum + l[i]
       end
       missing = sum == 0

@@ -249,7 +249,7 @@ end
 -- The numbers of the call, nil where the ledger has newer ones.
 local given_numbers
 if not l or call_number > l[L_NUMBER] or (call_number == l[L_NUMBER] and call_id >= l[L_ID]) then
-  given_numbers = unpack_numbers(ARGV[5], 1)
+  given_numbers = unpack_numbers(given, 1)
 end
 if l then
   open_epoch_if_lost(n, given_numbers)

@@ -5,7 +5,6 @@
 -- Amounts are a list: rate, burst, retry burst, slots, then for each unit its id, rate and burst. Curves are a list: part
 -- and duration of each step. A report stays packed as it came.
 
-local PPM <const> = 1000000
 local SHARE_ONE <const> = 10000000
 local DUE_PER_CALL_MAX <const> = 64
 local BEATS_MAX <const> = 8
@@ -228,11 +227,7 @@ local function unpack_terms(packed, p)
   }, p
 end
 
--- Since the last call, whoever made it.
-local quiet = 0
-
--- nil if leases are not permitted and none is out.
-local lending, lending_dirty = nil, false
+local lending_dirty = false
 
 -- Reads it; an error if it cannot be read.
 local function load_lending(key)
@@ -376,7 +371,7 @@ local function within(amounts)
 end
 
 -- Time that ledger time advances by; the rest pays a debt.
-local function pay_debt(elapsed)
+function pay_debt(elapsed)
   elapsed = math.min(elapsed, lending.terms.step_max)
   local paid = math.min(lending.debt, elapsed)
   if paid > 0 then
@@ -384,14 +379,3 @@ local function pay_debt(elapsed)
   end
   return elapsed - paid
 end
---if view
-
-local clock_debt
-if leased_mark then
-  load_lending(KEYS[2])
-  if lending then
-    whole, clock_debt = n, lending.debt
-    n = within(lending.direct)
-  end
-end
---end

@@ -124,11 +124,11 @@ local function renew(first, count, names, starts, found, answers)
         or fallback_originals < fallback_originals_before or fallback_retries < fallback_retries_before then
         break
       end
-      add_to(ORIGINALS_ADMITTED, fallback_originals - fallback_originals_before)
-      add_to(RETRIES_ADMITTED, fallback_retries - fallback_retries_before)
-      add_to(ORIGINALS_DENIED, originals_denied - originals_denied_before)
-      add_to(RETRIES_DENIED, retries_denied - retries_denied_before)
-      add_to(NOT_SENT, not_sent - not_sent_before)
+      add_to(L_ORIGINALS_ADMITTED, fallback_originals - fallback_originals_before)
+      add_to(L_RETRIES_ADMITTED, fallback_retries - fallback_retries_before)
+      add_to(L_ORIGINALS_DENIED, originals_denied - originals_denied_before)
+      add_to(L_RETRIES_DENIED, retries_denied - retries_denied_before)
+      add_to(L_NOT_SENT, not_sent - not_sent_before)
     end
 
     more_originals, more_retries = more_originals + originals - originals_before, more_retries + retries - retries_before
@@ -333,10 +333,10 @@ local function renew(first, count, names, starts, found, answers)
     lending_dirty = true
     lending.generation, lending.next_due, lending.direct = generation, next_due, left
     lending.charged = { charged_rate, charged_burst, charged_retry, charged[4] }
-    add_to(ORIGINALS_ADMITTED, more_originals)
-    add_to(RETRIES_ADMITTED, more_retries)
-    add_to(DEPOSITED, more_deposited)
-    add_to(OVERUSE, more_overuse)
+    add_to(L_ORIGINALS_ADMITTED, more_originals)
+    add_to(L_RETRIES_ADMITTED, more_retries)
+    add_to(L_DEPOSITED, more_deposited)
+    add_to(L_OVERUSE, more_overuse)
   end
   return number, changed
 end

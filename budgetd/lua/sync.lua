@@ -378,15 +378,15 @@ local function sync(ask_from, stored)
   dirty[holder], lending_dirty = true, true
 
   if report ~= base then
-    add_to(ORIGINALS_ADMITTED, originals - originals_before)
-    add_to(ORIGINALS_ADMITTED, fallback_originals - fallback_originals_before)
-    add_to(RETRIES_ADMITTED, retries - retries_before)
-    add_to(RETRIES_ADMITTED, fallback_retries - fallback_retries_before)
-    add_to(ORIGINALS_DENIED, originals_denied - originals_denied_before)
-    add_to(RETRIES_DENIED, retries_denied - retries_denied_before)
-    add_to(NOT_SENT, not_sent - not_sent_before)
-    add_to(DEPOSITED, deposited - deposited_before)
-    add_to(OVERUSE, overuse - overuse_before)
+    add_to(L_ORIGINALS_ADMITTED, originals - originals_before)
+    add_to(L_ORIGINALS_ADMITTED, fallback_originals - fallback_originals_before)
+    add_to(L_RETRIES_ADMITTED, retries - retries_before)
+    add_to(L_RETRIES_ADMITTED, fallback_retries - fallback_retries_before)
+    add_to(L_ORIGINALS_DENIED, originals_denied - originals_denied_before)
+    add_to(L_RETRIES_DENIED, retries_denied - retries_denied_before)
+    add_to(L_NOT_SENT, not_sent - not_sent_before)
+    add_to(L_DEPOSITED, deposited - deposited_before)
+    add_to(L_OVERUSE, overuse - overuse_before)
   end
   life.report = report
 

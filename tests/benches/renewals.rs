@@ -15,7 +15,7 @@ use budget::{
 };
 use budget_tests::redis_server::{Flavour, RedisServer};
 use budgetd::store::redis::{
-    codec::{ASKS_MAX, Also, AlsoAnswer, Apply, Lend, LendReply, pack_numbers, pack_terms, read_lend_reply},
+    codec::{ASKS_MAX, Also, AlsoAnswer, Apply, Lend, LendReply, Way, pack_numbers, pack_terms, read_lend_reply},
     keys::{DependencyKeys, Keys},
     scripts::{By, LEND},
 };
@@ -92,8 +92,14 @@ impl World {
                     ask.usage.deposited_micros += 4_000_000;
                 }
                 let now_ms = self.now_ms.to_string();
-                let apply =
-                    Apply { keys: &self.keys, now_ms: &now_ms, version: VERSION, force: false, numbers: &numbers };
+                let apply = Apply {
+                    keys: &self.keys,
+                    now_ms: &now_ms,
+                    version: VERSION,
+                    force: false,
+                    way: Way::default(),
+                    numbers: &numbers,
+                };
                 let asks: Vec<&SyncAsk> = holders.iter().map(|holder| &self.asks[*holder]).collect();
                 let lend = Lend { apply, terms: &terms, ground: &ground };
                 pipeline.add_command(lend.command(By::Digest, std::iter::empty(), Also::Syncs(&asks)));

@@ -24,9 +24,9 @@ use budget_tests::{
     rng::Rng,
 };
 use budgetd::store::redis::{
-    codec::{Group, Member, Reply, pack_numbers, read_reply, reservation_of, split_reply},
+    codec::{Group, Member, Reply, Way, pack_numbers, read_reply, reservation_of, split_reply},
     keys::{DependencyKeys, Keys},
-    scripts::{APPLY, By, Script},
+    scripts::{self, APPLY, By, Script},
 };
 use deadpool_redis::redis::{self, Cmd, Value};
 use worlds::{OPERATIONS, Source};
@@ -40,17 +40,9 @@ const CALLS_PER_WORLD: usize = 1_500;
 /// Each kind of answer must be seen this often per million steps.
 const SEEN_MIN_PER_MILLION: u64 = 1_000;
 
-/// The script that shows the whole state: the formats of `apply.lua` and of what it begins with, and its own text.
+/// The script that shows the whole state.
 fn dump_script() -> Script {
-    let parts = concat!(
-        include_str!("../../budgetd/lua/bucket.lua"),
-        include_str!("../../budgetd/lua/ledger.lua"),
-        include_str!("../../budgetd/lua/apply.lua")
-    );
-    let constants =
-        parts.lines().filter(|line| line.contains(" <const> = ")).fold(String::new(), |all, line| all + line + "\n");
-    let lending = concat!(include_str!("../../budgetd/lua/lending.lua"), include_str!("../../budgetd/lua/record.lua"));
-    Script::of(&[&constants, lending, include_str!("differential/dump.lua")].concat(), &[])
+    Script::new(&[scripts::READING, include_str!("differential/dump.lua")].concat())
 }
 
 /// One call of `apply.lua`.
@@ -59,6 +51,7 @@ struct Call {
     version: PolicyVersion,
     numbers: Arc<Numbers>,
     force: bool,
+    way: Way,
     now_ms: i64,
     steps: Vec<Step>,
 }
@@ -113,6 +106,7 @@ impl World {
         }
         let back = if self.source.chance(6) { usize::try_from(self.source.rng.below(3)).expect("small") } else { 0 };
         let force = self.source.chance(30);
+        let way = self.source.way(self.calls, CALLS_PER_WORLD);
         let (version, numbers) = self.versions[self.versions.len().saturating_sub(1 + back)].clone();
         let len = if self.source.chance(70) { 1 } else { 1 + self.source.rng.below(5) };
         let mut steps = Vec::new();
@@ -131,7 +125,7 @@ impl World {
                 Step::Reserve(_) | Step::Release(_) => Answer::Released(ReleaseResult::Unknown),
             };
             let expected = Ok(steps.iter().map(unknown).collect());
-            let call = Call { version, numbers, force, now_ms: self.clock_ms, steps };
+            let call = Call { version, numbers, force, way, now_ms: self.clock_ms, steps };
             return Round { call, expected };
         }
         let model =
@@ -152,7 +146,7 @@ impl World {
                 self.source.nothing_under(reservation_of(step));
             }
         }
-        let call = Call { version, numbers, force, now_ms: self.clock_ms, steps };
+        let call = Call { version, numbers, force, way, now_ms: self.clock_ms, steps };
         Round { call, expected }
     }
 }
@@ -273,13 +267,13 @@ fn run(flavour: Flavour, steps_wanted: u64) {
         let rounds: Vec<Round> = worlds.iter_mut().map(World::round).collect();
         let mut pipeline = redis::pipe();
         for (at, (world, round)) in worlds.iter().zip(&rounds).enumerate() {
-            let Call { version, force, now_ms, .. } = round.call;
+            let Call { version, force, way, now_ms, .. } = round.call;
             let numbers = pack_numbers(&round.call.numbers);
             let steps = round.call.steps.iter().map(|step| (step, 0));
             let ledgers = ledgers(at, world);
             let members: Vec<_> =
                 ledgers.iter().map(|keys| Member { keys, numbers: &numbers, steps: steps.clone() }).collect();
-            let group = Group { now_ms: &now_ms.to_string(), version, force };
+            let group = Group { now_ms: &now_ms.to_string(), version, force, way };
             pipeline.add_command(group.command(By::Digest, &members));
             for keys in &ledgers {
                 pipeline.add_command(dump_command(&dump, keys, &operations));

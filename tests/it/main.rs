@@ -9,6 +9,7 @@ mod deploy;
 mod differential;
 mod docs;
 mod faults;
+mod formats;
 mod fuzzed;
 mod licences;
 mod operations;

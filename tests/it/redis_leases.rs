@@ -21,7 +21,7 @@ use budgetd::{
         Store, StoreError,
         redis::{
             Settings,
-            codec::{Also, AlsoAnswer, Apply, Lend, LendReply, pack_numbers, pack_terms, read_lend_reply},
+            codec::{Also, AlsoAnswer, Apply, Lend, LendReply, Way, pack_numbers, pack_terms, read_lend_reply},
             keys::Keys,
             scripts::By,
         },
@@ -344,7 +344,7 @@ fn lend(
     let keys = Keys::new("raw").unwrap().dependency(&dependency(name));
     let version = PolicyVersion { number: 1, id: 1 };
     let (now_ms, packed, terms) = (now_ms.to_string(), pack_numbers(numbers), pack_terms(numbers));
-    let apply = Apply { keys: &keys, now_ms: &now_ms, version, force: false, numbers: &packed };
+    let apply = Apply { keys: &keys, now_ms: &now_ms, version, force: false, way: Way::default(), numbers: &packed };
     let lend = Lend { apply, terms: &terms, ground };
     let command = lend.command(By::Source, steps.iter().map(|step| (step, 0)), also);
     let reply: Value = command.query(connection).unwrap();

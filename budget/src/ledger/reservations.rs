@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 use crate::{decision::Cost, ids::ReservationId};
 
 /// Most entries of the queue handled in one call.
-const QUEUE_PER_CALL_MAX: usize = 16;
+pub const QUEUE_PER_CALL_MAX: usize = 16;
 
 /// Where a reservation stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -183,7 +183,8 @@ impl<S: Store> Store for WithFallback<S> {
                 | StoreError::DeadlinePassed
                 | StoreError::Late
                 | StoreError::Refused(_)
-                | StoreError::Corrupt(_),
+                | StoreError::Corrupt(_)
+                | StoreError::Newer(_),
             )) => decided_or_not_ours,
         }
     }

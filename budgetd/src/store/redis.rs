@@ -18,6 +18,7 @@ mod failure;
 pub mod health;
 pub mod keys;
 mod lane;
+pub mod layout;
 mod lenders;
 pub mod metrics;
 mod queue;
@@ -278,7 +279,7 @@ impl RedisStore {
         for page in wanted.chunks(HOLDERS_PER_CALL) {
             let reply = link
                 .script_with_keys(&scripts::HOLDERS, 3, |call| {
-                    call.arg(keys.ledger()).arg(&lending).arg(&holders).arg(&now_ms).arg("");
+                    call.arg(keys.ledger()).arg(&lending).arg(&holders).arg(&now_ms);
                     for name in page {
                         call.arg(name.as_str());
                     }

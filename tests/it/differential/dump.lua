@@ -1,5 +1,6 @@
 -- The complete logical state of a ledger as lines of text: the mirror of Ledger::dump.
--- Put after the constants of the scripts, whose formats it reads. KEYS as apply.lua, with all operations of the ledger; ARGV[1...] the operations' ids.
+-- Put after the scripts that read what is stored. KEYS: the ledger, its generations, its queue, all operations of the ledger, and what
+-- is lent; ARGV[1...] the operations' ids.
 -- Time in these tests is injected, but keys expire by the server's: on a slow machine they would be gone before their time.
 -- They live for a minute at least, and are looked at many times in one.
 if redis.call('TIME')[2] % 16 == 0 then
@@ -18,23 +19,23 @@ local stored = redis.call('GET', KEYS[1])
 if not stored then
   return { 'absent' }
 end
-local marked = (#stored - HEAD_BYTES - NUMBERS_BYTES) % (UNIT_BYTES + UNIT_NUMBERS_BYTES) == 1
-local l = { struct.unpack(HEAD_FORMAT, stored) }
+read_ledger(stored)
+local marked = l[L_PARTS] % 2 == PART_LENDS
 line('version %.0f %.0f', l[L_NUMBER], l[L_ID])
 line('time %.0f %.0f', l[L_CLOCK], l[L_NOW])
 line('admission %.0f %.0f', l[L_ADMISSION], l[L_ADMISSION + 1])
 line('retry %.0f %.0f', l[L_RETRY], l[L_RETRY + 1])
 line('in_flight %.0f', l[L_IN_FLIGHT])
 local counters = {
-  ORIGINALS_ADMITTED, RETRIES_ADMITTED, ORIGINALS_DENIED, RETRIES_DENIED, NOT_SENT, PERMITS_EXPIRED, DEPOSITED, OVERUSE,
-  ACCOUNT_SIGNALS, WOULD_BE_DENIED,
+  L_ORIGINALS_ADMITTED, L_RETRIES_ADMITTED, L_ORIGINALS_DENIED, L_RETRIES_DENIED, L_NOT_SENT, L_PERMITS_EXPIRED,
+  L_DEPOSITED, L_OVERUSE, L_ACCOUNT_SIGNALS, L_WOULD_BE_DENIED,
 }
 for i = 1, 10 do
   counters[i] = string.format('%.0f', l[counters[i]])
 end
 line('counters %s', table.concat(counters, ' '))
-for i = 0, l[L_UNIT_COUNT] - 1 do
-  line('unit %.0f %.0f %.0f', struct.unpack(UNIT_FORMAT, stored, HEAD_BYTES + 1 + i * UNIT_BYTES))
+for i = L_UNITS, #l, L_UNIT do
+  line('unit %.0f %.0f %.0f', l[i], l[i + 1], l[i + 2])
 end
 line('generations %.0f %.0f %.0f %.0f %.0f', l[L_END + 2], l[L_PERMITS + 2], l[L_END + 4], l[L_PERMITS + 4],
   l[L_QUEUE_PERMITS])
@@ -48,14 +49,12 @@ for g = 1, 3 do
     elseif #record == 1 then
       line('reservation %s %d %d', hex(id), record == '2' and 2 or 1, record == '3' and 1 or 0)
     else
-      local expires, permit, admission, deposited, cost, earn, would_be = struct.unpack(RECORD_FORMAT, record)
-      local start, operation, number = 0, 0, 0
-      if #record > RECORD_BYTES then
-        start, operation, number = struct.unpack(DETAIL_FORMAT, record, DETAIL_AT)
-      end
+      record = newest_record(record)
+      local _, _, expires, permit, admission, deposited, cost, earn, would_be, number = struct.unpack(RECORD_FORMAT, record)
+      local start, operation, costs_at = read_details(record)
       local text = string.format('reservation %s 0 %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f', hex(id), permit,
         expires, admission, deposited, cost, earn, would_be, start, operation, operation == 0 and 0 or number)
-      for from = DETAIL_BYTES + 1, #record, COST_BYTES do
+      for from = costs_at, #record, COST_BYTES do
         text = text .. string.format(' %.0f=%.0f', struct.unpack(COST_FORMAT, record, from))
       end
       lines[#lines + 1] = text
@@ -73,7 +72,10 @@ local last = #KEYS - 4
 for i = 6, last do
   local packed = redis.call('GET', KEYS[i])
   if packed then
-    local expires, keep, used, open, until_ms, last, terminal, earned, fingerprint, has_ref, ref =
+    if format_of(packed, 'operation') == 1 then
+      packed = operation_from_1(packed)
+    end
+    local _, expires, keep, used, open, until_ms, last, terminal, earned, _, fingerprint, has_ref, ref =
       struct.unpack(OPERATION_FORMAT, packed)
     if keep > l[L_NOW] then
       line('operation %s %s %.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f %s', ARGV[i - 5], hex(fingerprint), expires, keep, used,

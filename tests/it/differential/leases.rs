@@ -19,7 +19,7 @@ use budget_tests::{
     rng::Rng,
 };
 use budgetd::store::redis::{
-    codec::{AlsoAnswer, read_view, reservation_of},
+    codec::{AlsoAnswer, Way, read_view, reservation_of},
     keys::Keys,
     scripts::{APPLY, By, LEND, VIEW},
 };
@@ -67,6 +67,7 @@ struct Call {
     version: PolicyVersion,
     numbers: Arc<Numbers>,
     force: bool,
+    way: Way,
     now_ms: i64,
     ground: Ground,
     deed: Deed,
@@ -238,7 +239,8 @@ impl World {
         let deed = self.deed(&numbers);
         let plain = matches!(deed, Deed::Steps(_)) && numbers.lease.is_none() && ground.beat.is_none();
         let lends = self.model.as_ref().is_some_and(|model| model.lending().is_some());
-        let call = Call { fate, version, numbers, force, now_ms: self.clock_ms, ground, deed, plain, lends };
+        let way = self.source.way(self.calls, CALLS_PER_WORLD);
+        let call = Call { fate, version, numbers, force, way, now_ms: self.clock_ms, ground, deed, plain, lends };
         self.view_ms = self.clock_ms + self.source.elapsed_ms();
         let expected = self.expect(&call);
         if let Some(model) = &self.model {

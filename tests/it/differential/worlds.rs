@@ -10,6 +10,10 @@ use budget::{
     units::{PPM, Rate},
 };
 use budget_tests::rng::Rng;
+use budgetd::store::redis::{
+    codec::Way,
+    layout::{FORMAT_NEWEST, FORMAT_OLDEST},
+};
 
 /// Operation ids a world draws from: few, so that they meet.
 pub(super) const OPERATIONS: [&str; 6] = ["o1", "o2", "o3", "o4", "ord:é 5", "o{6}%"];
@@ -27,6 +31,13 @@ pub(super) struct Source {
 impl Source {
     pub(super) fn new(rng: Rng) -> Self {
         Self { rng, seen: Vec::new(), next_id: 0 }
+    }
+
+    /// How scripts are to do what they do, at one of a world's calls: the older format in the first third, either in the second,
+    /// as while replicas learn of the newer one at different times, and the newer one from then on.
+    pub(super) fn way(&mut self, call: usize, calls: usize) -> Way {
+        let newer = call * 3 > calls * 2 || (call * 3 > calls && self.chance(50));
+        Way { format: if newer { FORMAT_NEWEST } else { FORMAT_OLDEST }, short: self.chance(50) }
     }
 
     pub(super) fn chance(&mut self, percent: u64) -> bool {

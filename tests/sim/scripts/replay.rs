@@ -4,9 +4,10 @@ use std::slice;
 
 use budget_tests::redis_server::{Flavour, RedisServer};
 use budgetd::store::redis::{
-    codec::{Also, Apply, Lend, LendReply, Lent, pack_numbers, pack_terms, read_lend_reply},
+    codec::{Also, Apply, Lend, LendReply, Lent, Way, pack_numbers, pack_terms, read_lend_reply},
     keys::{DependencyKeys, Keys},
-    scripts::{By, LEND, Script},
+    layout::{FORMAT_NEWEST, FORMAT_OLDEST},
+    scripts::{self, By, LEND, Script},
 };
 use deadpool_redis::redis::{self, Connection, Pipeline, Value, cmd};
 use shipped::{decision::Step, ids::DependencyId, lease::SyncAsk};
@@ -27,6 +28,8 @@ pub(crate) struct Replay {
     connection: Connection,
     dump: Script,
     keys: DependencyKeys,
+    /// Schedules so far.
+    judged: u64,
     _server: RedisServer,
 }
 
@@ -54,7 +57,7 @@ impl Replay {
             script.load().exec(&mut connection).unwrap();
         }
         let keys = Keys::new("sim").unwrap().dependency(&DependencyId::new("dependency").unwrap());
-        Self { connection, dump, keys, _server: server }
+        Self { connection, dump, keys, judged: 0, _server: server }
     }
 
     /// Repeats one schedule; says where it first differs.
@@ -62,6 +65,7 @@ impl Replay {
     /// The state is compared after each sync, after the first call on a state that was touched from outside, and after one
     /// of [`STATES`] other calls; where the calls then differ, once more after every call, to say which it was.
     pub(crate) fn judge(&mut self, entries: &[Entry]) -> Result<Done, String> {
+        self.judged += 1;
         self.compare(entries, false).map_err(|late| self.compare(entries, true).err().unwrap_or(late))
     }
 
@@ -71,11 +75,12 @@ impl Replay {
         let mut database = usize::MAX;
         let mut touched = true;
         let mut number = 0_u64;
+        let all = u64::try_from(entries.len()).unwrap();
         for entries in entries.chunks(CALLS) {
             let mut pipeline = redis::pipe();
             let mut with_state = Vec::with_capacity(entries.len());
             for entry in entries {
-                self.send(entry, &mut database, &mut pipeline);
+                self.send(entry, self.way(number, all), &mut database, &mut pipeline);
                 let Entry::Called(called) = entry else {
                     touched = true;
                     continue;
@@ -119,7 +124,15 @@ impl Replay {
         Ok(done)
     }
 
-    fn send(&self, entry: &Entry, database: &mut usize, pipeline: &mut Pipeline) {
+    /// Every other schedule goes no shorter way; the newer format is written from the middle of each on.
+    fn way(&self, number: u64, of: u64) -> Way {
+        Way {
+            format: if number * 2 < of { FORMAT_OLDEST } else { FORMAT_NEWEST },
+            short: self.judged.is_multiple_of(2),
+        }
+    }
+
+    fn send(&self, entry: &Entry, way: Way, database: &mut usize, pipeline: &mut Pipeline) {
         let mut select = |pipeline: &mut Pipeline, wanted: usize| {
             assert!(wanted < DATABASES, "more masters than databases");
             if *database != wanted {
@@ -151,7 +164,7 @@ impl Replay {
             }
             Entry::Called(called) => {
                 select(pipeline, of(called.master));
-                called.send(&self.keys, pipeline);
+                called.send(&self.keys, way, pipeline);
             }
         }
     }
@@ -159,17 +172,8 @@ impl Replay {
 
 /// The script that shows the whole state, in one text.
 fn dump_script() -> Script {
-    let parts = concat!(
-        include_str!("../../../budgetd/lua/bucket.lua"),
-        include_str!("../../../budgetd/lua/ledger.lua"),
-        include_str!("../../../budgetd/lua/apply.lua")
-    );
-    let constants =
-        parts.lines().filter(|line| line.contains(" <const> = ")).fold(String::new(), |all, line| all + line + "\n");
-    let lending =
-        concat!(include_str!("../../../budgetd/lua/lending.lua"), include_str!("../../../budgetd/lua/record.lua"));
     let dump = ["local function dump()\n", include_str!("../../it/differential/dump.lua"), "\nend\n"].concat();
-    Script::of(&[&constants, lending, &dump, "return table.concat(dump(), '\\n')"].concat(), &[])
+    Script::new(&[scripts::READING, &dump, "return table.concat(dump(), '\\n')"].concat())
 }
 
 /// One line about what came before a difference.
@@ -201,11 +205,11 @@ impl Called {
         }
     }
 
-    fn send(&self, keys: &DependencyKeys, pipeline: &mut Pipeline) {
+    fn send(&self, keys: &DependencyKeys, way: Way, pipeline: &mut Pipeline) {
         let now_ms = self.clock_ms.to_string();
         let numbers = pack_numbers(&self.numbers);
         let terms = pack_terms(&self.numbers);
-        let apply = Apply { keys, now_ms: &now_ms, version: self.version, force: self.force, numbers: &numbers };
+        let apply = Apply { keys, now_ms: &now_ms, version: self.version, force: self.force, way, numbers: &numbers };
         let lend = Lend { apply, terms: &terms, ground: &self.ground };
         pipeline.add_command(lend.command(
             By::Digest,

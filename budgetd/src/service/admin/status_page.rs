@@ -235,7 +235,9 @@ const fn is_away(error: &StoreError) -> bool {
         | StoreError::DeadlinePassed
         | StoreError::Refused(_)
         | StoreError::Late => true,
-        StoreError::Overloaded | StoreError::Corrupt(_) | StoreError::UnknownDependency(_) => false,
+        StoreError::Overloaded | StoreError::Corrupt(_) | StoreError::Newer(_) | StoreError::UnknownDependency(_) => {
+            false
+        }
     }
 }
 

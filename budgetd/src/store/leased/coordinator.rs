@@ -80,6 +80,7 @@ fn error(error: StoreError) -> Error {
         | StoreError::Lost(_)
         | StoreError::Late
         | StoreError::NeverReached(_)
-        | StoreError::Corrupt(_) => Error::Unavailable(error.to_string()),
+        | StoreError::Corrupt(_)
+        | StoreError::Newer(_) => Error::Unavailable(error.to_string()),
     }
 }

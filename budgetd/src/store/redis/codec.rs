@@ -1,5 +1,4 @@
-//! Steps and numbers as scripts receive them, and their replies as answers. The layout is written at the head of
-//! `apply.lua`, `bucket.lua` and `view.lua`.
+//! Steps and numbers as scripts receive them, and their replies as answers. What is packed is declared in [`super::layout`].
 //!
 //! Everything sent is packed in fixed formats, big-endian; integers of seven bytes hold everything below 2^53, which is
 //! what a script's doubles hold exactly. A reply is judged completely; one that no script of ours gives is an error,
@@ -22,6 +21,14 @@ use deadpool_redis::redis::{Cmd, Value};
 
 use super::{
     keys::DependencyKeys,
+    layout::{
+        FORMAT_NEWEST, Item,
+        constants::{status, step},
+        records::{
+            ASK_OPERATION, CostRecord, ExtendStep, PolicyNumbers, RELEASE_OPERATION, ReleaseStep, ReserveStep,
+            UnitNumbers,
+        },
+    },
     scripts::{By, Script},
 };
 pub use group::{Group, LEDGERS_MAX, Member, split_reply};
@@ -31,16 +38,8 @@ pub use lease::{ASKS_MAX, Also, AlsoAnswer, Lend, LendReply, Lent, pack_terms, r
 
 /// Most steps of one call.
 pub const STEPS_MAX: usize = 256;
-/// Keys before the operations in the list of keys.
-const KEYS_BEFORE_OPERATIONS: usize = 5;
 
-const RESERVE: u8 = 1;
-const RELEASE: u8 = 2;
-const EXTEND: u8 = 3;
-/// Status of a call for a ledger that lends.
-const LENDS: i64 = 3;
-
-/// A call of `apply.lua` but for its steps.
+/// A call of `group.lua` but for its steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Apply<'a> {
     /// Of the ledger.
@@ -51,11 +50,28 @@ pub struct Apply<'a> {
     pub version: PolicyVersion,
     /// Decide even if the ledger has a newer version, with the ledger's numbers.
     pub force: bool,
+    /// How it is to be done.
+    pub way: Way,
     /// What [`pack_numbers`] gave.
     pub numbers: &'a [u8],
 }
 
-/// A reply of `apply.lua`.
+/// How a script is to do what it does; it decides the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The format to write, where what is stored has no newer one.
+    pub format: u8,
+    /// The commonest steps may go a shorter way.
+    pub short: bool,
+}
+
+impl Default for Way {
+    fn default() -> Self {
+        Self { format: FORMAT_NEWEST, short: true }
+    }
+}
+
+/// A reply of `group.lua`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// One answer for each step.
@@ -107,7 +123,7 @@ impl Apply<'_> {
     /// it has waited, which is taken from its time left. It is a call for a group of one; see [`split_reply`].
     #[must_use]
     pub fn command<'s>(&self, by: By, steps: impl ExactSizeIterator<Item = (&'s Step, i64)> + Clone) -> Cmd {
-        let group = Group { now_ms: self.now_ms, version: self.version, force: self.force };
+        let group = Group { now_ms: self.now_ms, version: self.version, force: self.force, way: self.way };
         group.command(by, &[Member { keys: self.keys, numbers: self.numbers, steps }])
     }
 
@@ -136,7 +152,7 @@ impl Apply<'_> {
             command.arg(key);
         }
         command.arg(self.now_ms).arg(self.version.number).arg(self.version.id).arg(u8::from(self.force));
-        command.arg(self.numbers).arg(packing.bytes);
+        command.arg(self.way.format).arg(self.numbers).arg(packing.bytes);
         for (step, _) in steps {
             command.arg(&reservation_of(step).0);
         }
@@ -157,33 +173,56 @@ pub const fn reservation_of(step: &Step) -> ReservationId {
 /// Packs the numbers of a policy.
 #[must_use]
 pub fn pack_numbers(numbers: &Numbers) -> Vec<u8> {
-    let mut packing = Packing::default();
     let unlimited = BucketNumbers { den: 1, ..BucketNumbers::default() };
-    packing.byte(numbers.admission.is_some().into());
-    packing.bucket(&numbers.admission.unwrap_or(unlimited));
-    packing.int::<4>(numbers.max_in_flight);
-    for keep in numbers.keep_in_flight {
-        packing.int::<4>(keep);
+    let admission = numbers.admission.unwrap_or(unlimited);
+    let retry = numbers.retry;
+    let [admission_keep_1, admission_keep_2, admission_keep_3] = admission.keep;
+    let [retry_keep_1, retry_keep_2, retry_keep_3] = retry.keep;
+    let [keep_in_flight_1, keep_in_flight_2, keep_in_flight_3] = numbers.keep_in_flight;
+    let [retry_cost_1, retry_cost_2, retry_cost_3, retry_cost_4, retry_cost_5] = numbers.retry_cost_micros;
+    let mut packed = Vec::with_capacity(160);
+    PolicyNumbers {
+        limited: numbers.admission.is_some().into(),
+        admission_num: admission.num,
+        admission_den: admission.den,
+        admission_burst: admission.burst,
+        admission_keep_1,
+        admission_keep_2,
+        admission_keep_3,
+        max_in_flight: numbers.max_in_flight,
+        keep_in_flight_1,
+        keep_in_flight_2,
+        keep_in_flight_3,
+        permit_ttl: numbers.permit_ttl_ms,
+        deposit: numbers.deposit_micros,
+        earn_on_success: numbers.earn_on_success.into(),
+        idle_ttl: numbers.idle_ttl_ms,
+        retry_num: retry.num,
+        retry_den: retry.den,
+        retry_burst: retry.burst,
+        retry_keep_1,
+        retry_keep_2,
+        retry_keep_3,
+        shadow: numbers.shadow.into(),
+        retries_off: numbers.retries_off.into(),
+        max_wait: numbers.max_wait_ms,
+        retry_cost_1,
+        retry_cost_2,
+        retry_cost_3,
+        retry_cost_4,
+        retry_cost_5,
+        max_attempts: numbers.max_attempts,
+        retention: numbers.retention_ms,
+        absent_admission: numbers.absent_admission_micros,
     }
-    packing.int::<4>(numbers.permit_ttl_ms);
-    packing.int::<4>(numbers.deposit_micros);
-    packing.byte(numbers.earn_on_success.into());
-    packing.int::<5>(numbers.idle_ttl_ms);
-    packing.bucket(&numbers.retry);
-    packing.byte(numbers.shadow.into());
-    packing.byte(numbers.retries_off.into());
-    packing.int::<4>(numbers.max_wait_ms);
-    for cost in numbers.retry_cost_micros {
-        packing.int::<4>(cost);
-    }
-    packing.int::<2>(numbers.max_attempts);
-    packing.int::<5>(numbers.retention_ms);
-    packing.int::<4>(numbers.absent_admission_micros);
+    .pack(&mut packed);
     for (unit, bucket) in &numbers.units {
-        packing.int::<7>(unit.raw());
-        packing.bucket(bucket);
+        let [keep_1, keep_2, keep_3] = bucket.keep;
+        let id = unit.raw();
+        UnitNumbers { id, num: bucket.num, den: bucket.den, burst: bucket.burst, keep_1, keep_2, keep_3 }
+            .pack(&mut packed);
     }
-    packing.bytes
+    packed
 }
 
 /// Packed steps, and the operations they name in the order of their keys.
@@ -221,26 +260,17 @@ impl<'a> Packing<'a> {
         self.bytes.extend_from_slice(bytes);
     }
 
-    fn bucket(&mut self, numbers: &BucketNumbers) {
-        self.int::<7>(numbers.num);
-        self.int::<4>(numbers.den);
-        self.int::<7>(numbers.burst);
-        for keep in numbers.keep {
-            self.int::<7>(keep);
-        }
-    }
-
-    /// Its place in the list of keys, from 1; 0 for none.
-    fn operation_key(&mut self, id: Option<&'a OperationId>) {
-        let key = id.map_or(0, |id| {
+    /// Its number among the operations of the ledger's call, from 1; 0 for none.
+    fn operation(&mut self, id: Option<&'a OperationId>) -> i64 {
+        let number = id.map_or(0, |id| {
             let next = self.operations.len().saturating_sub(self.operations_from);
             let at = *self.at.entry(id).or_insert(next);
             if at == next {
                 self.operations.push(id);
             }
-            at.saturating_add(KEYS_BEFORE_OPERATIONS).saturating_add(1)
+            at.saturating_add(1)
         });
-        self.bytes.extend_from_slice(&u16::try_from(key).unwrap_or(u16::MAX).to_be_bytes());
+        i64::try_from(number).unwrap_or(i64::MAX)
     }
 
     fn step(&mut self, step: &'a Step, waited_ms: i64) {
@@ -248,27 +278,31 @@ impl<'a> Packing<'a> {
             Step::Reserve(ask) => self.reserve(ask, waited_ms),
             Step::Release(release) => self.release(release),
             Step::Extend(extend) => {
-                self.bytes.push(EXTEND);
-                self.int::<7>(extend.permit_ttl_ms);
+                self.bytes.push(step::EXTEND);
+                ExtendStep { permit_ttl: extend.permit_ttl_ms }.pack(&mut self.bytes);
             }
         }
     }
 
     fn reserve(&mut self, ask: &'a Reserve, waited_ms: i64) {
-        self.bytes.push(RESERVE);
-        self.int::<4>(ask.attempt.number.into());
-        self.byte(ask.attempt.cause.map_or(0, Cause::code));
-        self.int::<7>(ask.time_left_ms.map_or(-1, |left_ms| left_ms.saturating_sub(waited_ms).max(0)));
-        self.int::<7>(ask.max_wait_ms);
-        self.int::<7>(ask.permit_ttl_ms.unwrap_or(-1));
-        self.byte(ask.priority.code());
-        self.byte(ask.no_release.into());
-        self.operation_key(ask.operation.as_ref().map(|operation| &operation.id));
-        self.byte(i64::try_from(ask.costs.len()).unwrap_or(i64::MAX));
+        let operation = self.operation(ask.operation.as_ref().map(|operation| &operation.id));
+        self.bytes.push(step::RESERVE);
+        ReserveStep {
+            number: ask.attempt.number.into(),
+            cause: ask.attempt.cause.map_or(0, Cause::code),
+            time_left: ask.time_left_ms.map_or(-1, |left_ms| left_ms.saturating_sub(waited_ms).max(0)),
+            max_wait: ask.max_wait_ms,
+            permit_ttl: ask.permit_ttl_ms.unwrap_or(-1),
+            priority: ask.priority.code(),
+            no_release: ask.no_release.into(),
+            operation,
+            costs: i64::try_from(ask.costs.len()).unwrap_or(i64::MAX),
+        }
+        .pack(&mut self.bytes);
         if let Some(operation) = &ask.operation {
-            self.int::<7>(operation.id.hash());
-            self.int::<7>(operation.expires_in_ms.unwrap_or(-1));
-            self.text(operation.fingerprint.as_slice());
+            let expires_in = Item::Int(operation.expires_in_ms.unwrap_or(-1));
+            let fingerprint = Item::Bytes(operation.fingerprint.as_slice());
+            ASK_OPERATION.pack(&[Item::Int(operation.id.hash()), expires_in, fingerprint], &mut self.bytes);
         }
         self.costs(&ask.costs);
     }
@@ -279,30 +313,33 @@ impl<'a> Packing<'a> {
             Use::Sent(sent) => Some(sent),
         };
         let costs = sent.map_or(&[][..], |sent| &sent.costs);
-        self.bytes.push(RELEASE);
-        self.byte(sent.is_none().into());
-        self.byte(sent.map_or(0, |sent| sent.outcome.code()));
-        self.byte(sent.and_then(|sent| sent.terminal).map_or(0, TerminalState::code));
-        self.operation_key(release.operation.as_ref());
-        self.byte(i64::try_from(costs.len()).unwrap_or(i64::MAX));
+        let operation = self.operation(release.operation.as_ref());
+        self.bytes.push(step::RELEASE);
+        ReleaseStep {
+            not_sent: sent.is_none().into(),
+            outcome: sent.map_or(0, |sent| sent.outcome.code()),
+            terminal: sent.and_then(|sent| sent.terminal).map_or(0, TerminalState::code),
+            operation,
+            costs: i64::try_from(costs.len()).unwrap_or(i64::MAX),
+        }
+        .pack(&mut self.bytes);
         if let Some(operation) = &release.operation {
             let reference = sent.and_then(|sent| sent.result_ref.as_deref());
-            self.int::<7>(operation.hash());
-            self.byte(reference.is_some().into());
-            self.text(reference.unwrap_or_default());
+            let has_reference = Item::Int(reference.is_some().into());
+            let items = [Item::Int(operation.hash()), has_reference, Item::Bytes(reference.unwrap_or_default())];
+            RELEASE_OPERATION.pack(&items, &mut self.bytes);
         }
         self.costs(costs);
     }
 
     fn costs(&mut self, costs: &[budget::decision::Cost]) {
         for cost in costs {
-            self.int::<7>(cost.unit.raw());
-            self.int::<7>(cost.amount_micros);
+            CostRecord { unit: cost.unit.raw(), amount: cost.amount_micros }.pack(&mut self.bytes);
         }
     }
 }
 
-/// Reads a reply of `apply.lua` to these steps, which were sent with these numbers of this version.
+/// Reads a reply of `group.lua` to these steps, which were sent with these numbers of this version.
 ///
 /// # Errors
 /// If it is not one the script gives to them.
@@ -312,10 +349,10 @@ pub fn read_reply<'a>(
     numbers: &Numbers,
     steps: impl Iterator<Item = &'a Step>,
 ) -> Result<Reply, Unexpected> {
-    if reply == Value::Array(vec![Value::Int(LENDS)]) {
+    if reply == Value::Array(vec![Value::Int(status::LENDS)]) {
         return Ok(Reply::Lends);
     }
-    let reply = if let Value::Int(_) = reply { Value::Array(vec![Value::Int(0), reply]) } else { reply };
+    let reply = if let Value::Int(_) = reply { Value::Array(vec![Value::Int(status::DECIDED), reply]) } else { reply };
     let mut items = Items::of(reply)?;
     let Some((version, shadow, defaults)) = items.status(version, numbers)? else {
         let version = items.version()?;

@@ -26,7 +26,7 @@ use deadpool_redis::redis::Cmd;
 
 use super::{
     census::{Book, Entry, SWEEP_EVERY},
-    codec::{ASKS_MAX, Also, Apply, Group, LEDGERS_MAX, Lend, Member, STEPS_MAX, reservation_of},
+    codec::{ASKS_MAX, Also, Apply, Group, LEDGERS_MAX, Lend, Member, STEPS_MAX, Way, reservation_of},
     lenders::Lenders,
     queue::{Queue, Waiting, Work},
     scripts::By,
@@ -395,12 +395,12 @@ impl Call {
     }
 
     /// One script call for all of these.
-    fn command(calls: &[Self], by: By, now_ms: &str, now: Option<Instant>) -> Cmd {
+    fn command(calls: &[Self], by: By, way: Way, now_ms: &str, now: Option<Instant>) -> Cmd {
         let Some(first) = calls.first() else { return Cmd::new() };
         let (version, force) = (first.version(), first.force);
         if first.lends {
             let (keys, numbers) = (&first.entry.keys, &*first.entry.numbers);
-            let apply = Apply { keys, now_ms, version, force, numbers };
+            let apply = Apply { keys, now_ms, version, force, way, numbers };
             let steps: Vec<_> = first.steps(now).collect();
             let lend = Lend { apply, terms: &first.entry.terms, ground: &first.ground };
             return lend.command(by, steps.iter().copied(), first.also(&first.asks()));
@@ -409,7 +409,7 @@ impl Call {
             .iter()
             .map(|call| Member { keys: &call.entry.keys, numbers: &call.entry.numbers, steps: call.steps(now) })
             .collect();
-        Group { now_ms, version, force }.command(by, &members)
+        Group { now_ms, version, force, way }.command(by, &members)
     }
 
     fn answer_all(self, error: &StoreError) {

@@ -1,14 +1,14 @@
 //! The scripts, each with its digest. They are called by digest; one that the server has forgotten is given again.
 //!
-//! Lua 5.1 has no constants, and a variable would cost every function that uses it. So a line `local NAME <const> = value`
-//! is taken out when a script is made, and the name replaced by the value wherever it stands.
-//!
-//! One file serves several scripts: what stands between the lines `--if NAME` and `--end` stays only in those made for
-//! that name.
+//! Lua 5.1 has no constants, and a variable would cost every function that uses it. So an upper-case name in a script is a
+//! constant: one of [`super::layout::constants::constants`], or of a line `local NAME <const> = value` of its own, which is taken out
+//! when the script is made. The value is put in wherever the name stands.
 
 use std::{collections::HashMap, sync::LazyLock};
 
 use deadpool_redis::redis::{self, Cmd, cmd};
+
+use super::layout;
 
 /// Puts the parts of a script one behind the other.
 macro_rules! parts {
@@ -17,26 +17,29 @@ macro_rules! parts {
 
 /// Applies a batch of steps to each of some ledgers that do not lend.
 pub static APPLY: LazyLock<Script> = LazyLock::new(|| {
-    let text = concat!(
-        parts!("bucket"),
-        "local function apply(KEYS, ARGV, stored, clock)\n",
-        // Absent, or no text: then this says so.
-        "stored = stored or redis.call('GET', KEYS[1])\n",
-        parts!("ledger", "advance", "apply"),
-        "end\n",
-        parts!("group")
-    );
-    Script::of(text, &["plain"])
+    Script::new(parts!(
+        "bucket",
+        "formats",
+        "ledger",
+        "reservations",
+        "operations",
+        "reserve",
+        "release",
+        "plain",
+        "short",
+        "group"
+    ))
 });
 /// Applies a batch of steps to one ledger that lends or may begin to, takes heartbeats and answers a sync.
 pub static LEND: LazyLock<Script> = LazyLock::new(|| {
     let text = concat!(
-        parts!("bucket", "read", "ledger", "lending", "epoch", "shares"),
+        parts!("bucket", "formats", "ledger", "reservations", "operations", "reserve", "release", "plain", "lend_call"),
+        parts!("lending", "epoch", "shares"),
         // Functions that few calls need are made by those.
         "local function make_charging()\n",
         parts!("record", "charge"),
         "end\n",
-        parts!("lease", "advance"),
+        parts!("lease"),
         "local function answer_asks()\n",
         parts!("asks"),
         "local function make_sync()\n",
@@ -44,17 +47,18 @@ pub static LEND: LazyLock<Script> = LazyLock::new(|| {
         "end\n",
         parts!("renewal"),
         "end\n",
-        parts!("apply")
+        parts!("lend")
     );
-    Script::of(text, &["leased"])
+    Script::new(text)
 });
 /// Shows a ledger.
 pub static VIEW: LazyLock<Script> =
-    LazyLock::new(|| Script::of(parts!("bucket", "read", "ledger", "lending", "advance", "view"), &["leased", "view"]));
+    LazyLock::new(|| Script::new(parts!("bucket", "formats", "ledger", "lending", "show", "view")));
 /// Shows holders of leases.
-pub(super) static HOLDERS: LazyLock<Script> = LazyLock::new(|| {
-    Script::of(parts!("bucket", "read", "ledger", "lending", "record", "advance", "holders"), &["leased", "view"])
-});
+pub static HOLDERS: LazyLock<Script> =
+    LazyLock::new(|| Script::new(parts!("bucket", "formats", "ledger", "lending", "record", "show", "holders")));
+/// What reads what is stored, for a script that is put behind it.
+pub const READING: &str = parts!("bucket", "formats", "ledger", "reservations", "lending", "record");
 /// Says that a replica lives.
 pub(super) static CONTACT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/contact.lua")));
 /// Enters dependencies into the index.
@@ -86,12 +90,6 @@ pub enum By {
 // === impl Script ===
 
 impl Script {
-    /// Makes a script of its text, with what there is in it for the names given.
-    #[must_use]
-    pub fn of(text: &str, names: &[&str]) -> Self {
-        Self::new(&only_for(text, names))
-    }
-
     /// Makes a script of its text, which may use constants.
     #[must_use]
     pub fn new(text: &str) -> Self {
@@ -125,31 +123,14 @@ impl Script {
     }
 }
 
-/// Takes out what is for other names than these. Blocks do not nest.
-fn only_for(text: &str, names: &[&str]) -> String {
-    let mut source = String::with_capacity(text.len());
-    let mut stays = true;
-    for line in text.lines() {
-        let mark = line.trim();
-        if let Some(name) = mark.strip_prefix("--if ") {
-            stays = names.contains(&name);
-        } else if mark == "--end" {
-            stays = true;
-        } else if stays {
-            source.push_str(line);
-        }
-        source.push('\n');
-    }
-    source
-}
-
 /// Takes the constants out and puts their values in. Lines keep their numbers.
 fn with_constants(text: &str) -> String {
     let constant = |line: &str| {
         let (name, value) = line.strip_prefix("local ")?.split_once(" <const> = ")?;
         Some((name.to_owned(), value.to_owned()))
     };
-    let constants: HashMap<String, String> = text.lines().filter_map(constant).collect();
+    let mut constants: HashMap<String, String> = layout::constants::constants();
+    constants.extend(text.lines().filter_map(constant));
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut source = String::with_capacity(text.len());
     for line in text.lines() {
@@ -186,16 +167,6 @@ mod tests {
             let code = script.source.lines().map(|line| line.split("--").next().unwrap_or_default());
             assert!(code.into_iter().all(|line| !line.contains("<const>")), "{}", script.source);
         }
-    }
-
-    #[test]
-    fn ledgers_that_do_not_lend_pay_for_no_line_about_leases() {
-        assert!(LEND.source.contains("lending") && LEND.source.contains("leased_mark"));
-        for word in ["lending", "leased_mark", "holders", "--if", "--end"] {
-            assert!(!APPLY.source.contains(word), "{word}");
-        }
-        let text = "a\n--if x\nb\n  --end\nc\n  --if y\nd\n--end\n";
-        assert_eq!(only_for(text, &["y"]), "a\n\n\n\nc\n\nd\n\n");
     }
 
     #[test]

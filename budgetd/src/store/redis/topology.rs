@@ -17,6 +17,7 @@ use deadpool_redis::{
 use tokio::sync::watch;
 
 use super::{
+    codec::Way,
     config::Config,
     facts,
     failure::{Failure, Refusal},
@@ -114,6 +115,11 @@ impl Redis {
 
     pub(super) fn replica(&self) -> &str {
         &self.replica
+    }
+
+    /// How scripts are to do what they do.
+    pub(super) fn way(&self) -> Way {
+        Way::default()
     }
 
     /// The time scripts are told: a manual clock's, or an empty text for the server's own.

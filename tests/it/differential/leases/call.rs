@@ -57,7 +57,8 @@ impl Call {
         }
         let now_ms = self.now_ms.to_string();
         let numbers = pack_numbers(&self.numbers);
-        let apply = Apply { keys, now_ms: &now_ms, version: self.version, force: self.force, numbers: &numbers };
+        let apply =
+            Apply { keys, now_ms: &now_ms, version: self.version, force: self.force, way: self.way, numbers: &numbers };
         let steps = self.steps().iter().map(|step| (step, 0));
         if self.plain {
             pipeline.add_command(apply.command(By::Digest, steps.clone()));

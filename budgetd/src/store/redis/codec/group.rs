@@ -4,9 +4,10 @@
 use budget::{decision::Step, ids::PolicyVersion};
 use deadpool_redis::redis::{Cmd, Value};
 
-use super::{Packing, reservation_of};
+use super::{Packing, Way, reservation_of};
 use crate::store::redis::{
     keys::DependencyKeys,
+    layout::records::PlanEntry,
     scripts::{APPLY, By},
     value,
 };
@@ -23,6 +24,8 @@ pub struct Group<'a> {
     pub version: PolicyVersion,
     /// Decide even if a ledger has a newer version, with the ledger's numbers.
     pub force: bool,
+    /// How it is to be done.
+    pub way: Way,
 }
 
 /// One ledger and its steps: at most [`super::STEPS_MAX`], each of another reservation. With each step comes how long it
@@ -69,10 +72,9 @@ impl Group<'_> {
             });
             let operations = packing.operations.len() - operations_before;
             operations_before = packing.operations.len();
-            plan.push(u8::try_from(kind + 1).unwrap_or(u8::MAX));
-            for number in [operations, count] {
-                plan.extend_from_slice(&u16::try_from(number).unwrap_or(u16::MAX).to_be_bytes());
-            }
+            let [kind, operations, steps_of] =
+                [kind + 1, operations, count].map(|number| i64::try_from(number).unwrap_or(i64::MAX));
+            PlanEntry { kind, operations, steps: steps_of }.pack(&mut plan);
             ends.push((packing.bytes.len(), packing.operations.len()));
             steps += count;
         }
@@ -98,7 +100,8 @@ impl Group<'_> {
             }
             operations_from = operations_to;
         }
-        command.arg(self.now_ms).arg(self.version.number).arg(self.version.id).arg(u8::from(self.force)).arg(plan);
+        command.arg(self.now_ms).arg(self.version.number).arg(self.version.id).arg(u8::from(self.force));
+        command.arg(self.way.format).arg(u8::from(self.way.short)).arg(plan);
         for numbers in kinds {
             command.arg(numbers);
         }

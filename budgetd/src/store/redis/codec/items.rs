@@ -14,7 +14,10 @@ use budget::{
 use deadpool_redis::redis::Value;
 
 use super::{Defaults, Unexpected};
-use crate::store::redis::value;
+use crate::store::redis::{
+    layout::constants::{answer, status},
+    value,
+};
 
 /// The items of a flat reply, one after the other.
 pub(super) struct Items(pub(super) vec::IntoIter<Value>);
@@ -97,12 +100,12 @@ impl Items {
         version: PolicyVersion,
         numbers: &Numbers,
     ) -> Result<Option<(PolicyVersion, bool, Defaults)>, Unexpected> {
-        Ok(match self.within("status", 0, 2)? {
-            0 => {
+        Ok(match self.within("status", status::DECIDED, status::FORCED)? {
+            status::DECIDED => {
                 let defaults = Defaults { permit_ttl_ms: numbers.permit_ttl_ms, max_attempts: numbers.max_attempts };
                 Some((version, numbers.shadow, defaults))
             }
-            1 => None,
+            status::STALE => None,
             _ => {
                 let (version, shadow) = (self.version()?, self.flag("shadow")?);
                 let permit_ttl_ms = self.amount("default permit_ttl")?;
@@ -120,29 +123,33 @@ impl Items {
         let what = "answer";
         let kind = self.int(what)?;
         Ok(match (step, kind) {
-            (Step::Reserve(ask), 0) => Answer::Admitted(defaults.admitted(ask.attempt)),
-            (Step::Reserve(ask), 1) => Answer::Admitted(Admitted {
+            (Step::Reserve(ask), answer::ADMITTED_PLAIN) => Answer::Admitted(defaults.admitted(ask.attempt)),
+            (Step::Reserve(ask), answer::ADMITTED) => Answer::Admitted(Admitted {
                 start_after_ms: self.amount("start_after")?,
                 permit_ttl_ms: self.amount("permit_ttl")?,
                 replayed: self.flag("replayed")?,
                 would_be_denied: self.maybe_code("would-be reason", DenyReason::from_code)?,
                 ..defaults.admitted(ask.attempt)
             }),
-            (Step::Reserve(_), 2) => Answer::Denied(self.denied()?),
-            (Step::Reserve(_), 3) => Answer::Denied(self.denied_by_operation()?),
-            (Step::Release(_), 11) => Answer::Released(ReleaseResult::Applied),
-            (Step::Release(_), 12) => Answer::Released(ReleaseResult::AlreadyReleased),
-            (Step::Release(_), 13) => Answer::Released(ReleaseResult::Expired),
-            (Step::Release(_), 14) => Answer::Released(ReleaseResult::Unknown),
-            (Step::Extend(_), 21) => Answer::Extended(ExtendResult::Extended(self.amount("extended permit_ttl")?)),
-            (Step::Extend(_), 22) => Answer::Extended(ExtendResult::AlreadyReleased),
-            (Step::Extend(_), 23) => Answer::Extended(ExtendResult::Expired),
-            (Step::Extend(_), 24) => Answer::Extended(ExtendResult::Unknown),
-            (Step::Reserve(_), 31) => {
+            (Step::Reserve(_), answer::DENIED) => Answer::Denied(self.denied()?),
+            (Step::Reserve(_), answer::DENIED_BY_OPERATION) => Answer::Denied(self.denied_by_operation()?),
+            (Step::Release(_), answer::APPLIED) => Answer::Released(ReleaseResult::Applied),
+            (Step::Release(_), answer::RELEASED_BEFORE) => Answer::Released(ReleaseResult::AlreadyReleased),
+            (Step::Release(_), answer::RELEASED_LATE) => Answer::Released(ReleaseResult::Expired),
+            (Step::Release(_), answer::RELEASED_UNKNOWN) => Answer::Released(ReleaseResult::Unknown),
+            (Step::Extend(_), answer::EXTENDED) => {
+                Answer::Extended(ExtendResult::Extended(self.amount("extended permit_ttl")?))
+            }
+            (Step::Extend(_), answer::EXTENDED_RELEASED) => Answer::Extended(ExtendResult::AlreadyReleased),
+            (Step::Extend(_), answer::EXTENDED_LATE) => Answer::Extended(ExtendResult::Expired),
+            (Step::Extend(_), answer::EXTENDED_UNKNOWN) => Answer::Extended(ExtendResult::Unknown),
+            (Step::Reserve(_), answer::UNKNOWN_UNIT) => {
                 Answer::Invalid(Invalid::UnknownUnit(UnitId::from_raw(self.amount("unknown unit")?)))
             }
-            (Step::Reserve(_), 32) => Answer::Invalid(Invalid::ExpiresInTooLong),
-            (Step::Reserve(_) | Step::Release(_), 33) => Answer::Invalid(Invalid::OperationMismatch),
+            (Step::Reserve(_), answer::EXPIRES_IN_TOO_LONG) => Answer::Invalid(Invalid::ExpiresInTooLong),
+            (Step::Reserve(_) | Step::Release(_), answer::OPERATION_MISMATCH) => {
+                Answer::Invalid(Invalid::OperationMismatch)
+            }
             (Step::Reserve(_) | Step::Release(_) | Step::Extend(_), _) => {
                 return Err(Unexpected::Field { what, found: kind.to_string(), rule: "one to this step" });
             }

@@ -17,7 +17,10 @@ use budget::{
 use deadpool_redis::redis::{Cmd, Value};
 
 use super::{Apply, Defaults, Items, Packing, Unexpected};
-use crate::store::redis::scripts::{By, LEND};
+use crate::store::redis::{
+    layout::constants::answer,
+    scripts::{By, LEND},
+};
 
 /// Longest packed value in a reply: amounts with the most units there can be, twice, and a curve.
 const PACKED_BYTES_MAX: usize = 16_384;
@@ -298,7 +301,7 @@ pub(in crate::store::redis) fn read_holders(reply: Value) -> Result<Vec<HolderVi
 impl Items {
     /// None: nothing was decided for this step, since state was lost a moment ago.
     fn answer_or_away(&mut self, step: &Step, defaults: Defaults) -> Result<Option<Answer>, Unexpected> {
-        if matches!(step, Step::Reserve(_)) && self.0.as_slice().first() == Some(&Value::Int(40)) {
+        if matches!(step, Step::Reserve(_)) && self.0.as_slice().first() == Some(&Value::Int(answer::AWAY)) {
             self.int("answer")?;
             return Ok(None);
         }

@@ -87,7 +87,7 @@ fn asks_are_packed_as_the_script_reads_them() {
     });
     let hash = OperationId::new("op").unwrap().hash();
     let mut expected =
-        fields(&[(1, 1), (4, 2), (1, 3), (7, 5_000), (7, 200), (7, 90_000), (1, 3), (1, 1), (2, 6), (1, 2)]);
+        fields(&[(1, 1), (4, 2), (1, 3), (7, 5_000), (7, 200), (7, 90_000), (1, 3), (1, 1), (2, 1), (1, 2)]);
     expected.extend(fields(&[(7, hash), (7, 60_000), (1, 20)]));
     expected.extend([7; 20]);
     expected.extend(fields(&[(7, unit("a").raw()), (7, (1 << 53) - 1), (7, unit("b").raw()), (7, 0)]));
@@ -113,7 +113,7 @@ fn releases_and_extensions_are_packed_as_the_script_reads_them() {
     };
     let hash = OperationId::new("other").unwrap().hash();
     for (given, has, bytes) in [(None, 0, &[][..]), (Some(&[][..]), 1, &[]), (Some(&[1, 0xff]), 1, &[1, 0xff])] {
-        let mut expected = fields(&[(1, 2), (1, 0), (1, 6), (1, 2), (2, 6), (1, 1), (7, hash), (1, has)]);
+        let mut expected = fields(&[(1, 2), (1, 0), (1, 6), (1, 2), (2, 1), (1, 1), (7, hash), (1, has)]);
         expected.push(u8::try_from(bytes.len()).unwrap());
         expected.extend(bytes);
         expected.extend(fields(&[(7, unit("a").raw()), (7, 9)]));
@@ -162,7 +162,7 @@ fn a_command_names_each_operation_once_and_each_reservation() {
     let steps = [ask(1, "x"), ask(2, "y"), ask(3, "x")];
     let other_keys = Keys::new("p").unwrap().dependency(&DependencyId::new("e").unwrap());
     let other_steps = [ask(4, "x"), Step::Release(Release::not_sent(id(5)))];
-    let group = Group { now_ms: "", version: PolicyVersion { number: 3, id: 4 }, force: true };
+    let group = Group { now_ms: "", version: PolicyVersion { number: 3, id: 4 }, force: true, way: Way::default() };
     let steps_of = |steps: &'static [Step]| steps.iter().map(|step| (step, 0));
     let (steps, other_steps) = (&*Vec::from(steps).leak(), &*Vec::from(other_steps).leak());
     let members = [
@@ -192,13 +192,13 @@ fn a_command_names_each_operation_once_and_each_reservation() {
     ];
     assert_eq!(text(2), "18");
     assert_eq!((3..21).map(text).collect::<Vec<_>>(), keys.concat());
-    assert_eq!((21..25).map(text).collect::<Vec<_>>(), ["", "3", "4", "1"]);
-    assert_eq!(arguments[25], [2, 1, 0, 2, 0, 3, 2, 0, 1, 0, 1, 1, 0, 0, 0, 1], "the plan");
-    assert_eq!((26..28).map(text).collect::<Vec<_>>(), ["n", "m"]);
-    assert_eq!(arguments[29..32], [vec![1; 16], vec![2; 16], vec![3; 16]]);
-    assert_eq!((arguments[32].clone(), arguments[33].clone()), (packed(&other_steps[0], 0), vec![4; 16]));
-    assert_eq!((arguments[34].clone(), arguments[35].clone()), (packed(&other_steps[1], 0), vec![5; 16]));
-    assert_eq!(arguments.len(), 36);
+    assert_eq!((21..27).map(text).collect::<Vec<_>>(), ["", "3", "4", "1", "2", "1"]);
+    assert_eq!(arguments[27], [2, 1, 0, 2, 0, 3, 2, 0, 1, 0, 1, 1, 0, 0, 0, 1], "the plan");
+    assert_eq!((28..30).map(text).collect::<Vec<_>>(), ["n", "m"]);
+    assert_eq!(arguments[31..34], [vec![1; 16], vec![2; 16], vec![3; 16]]);
+    assert_eq!((arguments[34].clone(), arguments[35].clone()), (packed(&other_steps[0], 0), vec![4; 16]));
+    assert_eq!((arguments[36].clone(), arguments[37].clone()), (packed(&other_steps[1], 0), vec![5; 16]));
+    assert_eq!(arguments.len(), 38);
 }
 
 #[test]
@@ -341,8 +341,14 @@ fn only_a_lease_of_another_epoch_is_presented_in_full() {
     let numbers = pack_numbers(&numbers);
     let bytes = |epoch: Epoch| {
         let ask = SyncAsk { epoch, ..ask() };
-        let apply =
-            Apply { keys: &keys, now_ms: "", version: PolicyVersion::default(), force: false, numbers: &numbers };
+        let apply = Apply {
+            keys: &keys,
+            now_ms: "",
+            version: PolicyVersion::default(),
+            force: false,
+            way: Way::default(),
+            numbers: &numbers,
+        };
         let lend = Lend { apply, terms: &terms, ground: &Ground::default() };
         let command = lend.command(By::Digest, std::iter::empty(), Also::Syncs(&[&ask]));
         command.get_packed_command().len()

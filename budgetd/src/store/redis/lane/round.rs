@@ -190,7 +190,7 @@ impl Lane {
         let (mut shares, mut rest) = (Vec::new(), &*calls);
         while !rest.is_empty() {
             let (sharing, others) = rest.split_at(Call::sharing(rest, self.one_slot).clamp(1, rest.len()));
-            commands.add_command(Call::command(sharing, by, &now_ms, now));
+            commands.add_command(Call::command(sharing, by, self.redis.way(), &now_ms, now));
             let steps = sharing.iter().map(|call| call.waiting.len()).sum();
             count(&metrics.steps, steps);
             metrics.batch_size.observe(u64::try_from(steps).unwrap_or(u64::MAX));
