@@ -57,7 +57,7 @@ async fn a_newer_format_is_named_and_left_alone() {
             let () = connection.set(&key, &stored).unwrap();
             left.push((key, stored));
         }
-        let () = connection.hset("budgetd:{record}:a", &id.0, [newer, 1, 2, 3]).unwrap();
+        let () = connection.hset("budgetd:{record}:a", &id.0, &[newer, 1, 2, 3][..]).unwrap();
         let counted = |replica: &Replica| -> u64 {
             let errors = replica.metrics().errors();
             errors.filter(|(kind, _)| *kind == ErrorKind::NewerFormat).map(|(_, count)| count).sum()
