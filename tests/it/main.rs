@@ -24,3 +24,4 @@ mod scale;
 mod security;
 mod telemetry;
 mod tidy;
+mod upgrades;
