@@ -7,6 +7,7 @@ mod acts;
 mod freeze;
 mod ledgers;
 mod lenders;
+mod switch;
 mod world;
 
 use std::{

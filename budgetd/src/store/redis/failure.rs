@@ -44,7 +44,7 @@ pub(super) enum Refusal {
 impl Failure {
     /// The store does not answer, so its health is in doubt.
     pub(super) fn speaks_against_the_store(&self) -> bool {
-        self.effect != Effect::Corrupt
+        self.effect != Effect::Corrupt && self.kind != ErrorKind::Newer
     }
 
     /// No reply came, and the connection is known to be gone: what carries an id may be sent again on another.
@@ -111,6 +111,8 @@ impl Refusal {
         let (kind, effect, discard) = match code {
             "NOSCRIPT" => return Self::NoScript,
             "CORRUPT" | "WRONGTYPE" => (ErrorKind::Corrupt, Effect::Corrupt, false),
+            // State of a later release: left alone, and decided as if the store were away.
+            "NEWER" => (ErrorKind::Newer, Effect::None, false),
             "READONLY" => (ErrorKind::ReadOnly, Effect::None, true),
             "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "CROSSSLOT" | "MASTERDOWN" | "LOADING" => {
                 (ErrorKind::Topology, Effect::None, true)
@@ -150,6 +152,7 @@ mod tests {
         };
         assert!(matches!(refusal("NOSCRIPT No matching script. Please use EVAL."), Refusal::NoScript));
         check("CORRUPT ledger cannot be read", ErrorKind::Corrupt, Effect::Corrupt, false);
+        check("NEWER ledger is of format 9", ErrorKind::Newer, Effect::None, false);
         check("WRONGTYPE Operation against a key", ErrorKind::Corrupt, Effect::Corrupt, false);
         check("ERR user_script:12: attempt to index nil", ErrorKind::Corrupt, Effect::Corrupt, false);
         check("ERR unknown command", ErrorKind::Server, Effect::Unknown, false);

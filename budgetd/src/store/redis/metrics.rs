@@ -36,6 +36,8 @@ pub enum ErrorKind {
     Auth,
     /// State of one dependency that cannot be read.
     Corrupt,
+    /// State that a later release has written.
+    Newer,
     /// Any other error reply.
     Server,
     /// A reply no script of ours gives.
@@ -84,7 +86,7 @@ pub struct StoreMetrics {
 
 impl ErrorKind {
     /// All kinds.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Connect,
         Self::PoolWait,
         Self::Timeout,
@@ -94,6 +96,7 @@ impl ErrorKind {
         Self::OutOfMemory,
         Self::Auth,
         Self::Corrupt,
+        Self::Newer,
         Self::Server,
         Self::UnexpectedReply,
     ];
@@ -111,6 +114,7 @@ impl ErrorKind {
             Self::OutOfMemory => "out_of_memory",
             Self::Auth => "auth",
             Self::Corrupt => "corrupt",
+            Self::Newer => "newer",
             Self::Server => "server",
             Self::UnexpectedReply => "unexpected_reply",
         }

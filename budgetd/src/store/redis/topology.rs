@@ -20,6 +20,7 @@ use super::{
     config::Config,
     facts,
     failure::{Failure, Refusal},
+    format::{self, Formats},
     health::{Board, Health, State},
     keys::Keys,
     lenders,
@@ -40,6 +41,7 @@ pub struct Redis {
     /// For everything else, so that neither can starve the other.
     side: Pool,
     board: Board,
+    formats: Formats,
     metrics: StoreMetrics,
     clock: Clock,
     replica: String,
@@ -63,6 +65,7 @@ impl Redis {
             lanes: pool(&config, config.lanes),
             side: pool(&config, config.side_connections),
             board: Board::new(config.failures_to_down, Clock::instant()),
+            formats: Formats::default(),
             metrics: StoreMetrics::default(),
             clock,
             replica: random_id(),
@@ -110,6 +113,10 @@ impl Redis {
 
     pub(super) const fn clock(&self) -> &Clock {
         &self.clock
+    }
+
+    pub(super) const fn formats(&self) -> &Formats {
+        &self.formats
     }
 
     pub(super) fn replica(&self) -> &str {
@@ -169,6 +176,16 @@ impl Redis {
         }
     }
 
+    /// What a later release has written is left alone: calls fail as if the store were away.
+    pub(super) fn leave_if_too_new(&self) {
+        let Some(found) = self.too_new() else { return };
+        let reason = format::too_new(found);
+        if self.board.leave(&reason, Clock::instant()) {
+            self.metrics.outages.fetch_add(1, Relaxed);
+            tracing::error!(store = self.config.address, reason, "store is left alone");
+        }
+    }
+
     /// Whoever stood behind an address may have been replaced: the next connections are made afresh.
     pub(super) fn forget_idle_connections(&self) {
         for pool in [&self.lanes, &self.side] {
@@ -183,6 +200,9 @@ impl Redis {
             call.arg(&key).arg(&self.replica).arg(PROBE_TTL_MS);
         })
         .await?;
+        drop(link);
+        // Nothing is written before it is known in which format.
+        self.make_contact().await?;
         Ok(())
     }
 
