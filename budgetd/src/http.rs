@@ -20,6 +20,7 @@ use crate::{
     security::{Guard, Peer, Refused},
     server::incoming::Door,
     shutdown::Stop,
+    store::redis::format::too_new,
     telemetry::{self, StoreState, Telemetry},
 };
 
@@ -64,6 +65,9 @@ struct StoreHealth {
     up: bool,
     /// Calls are answered without the store.
     degraded: bool,
+    /// Why it is left alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
 }
 
 impl std::fmt::Debug for Policies {
@@ -89,10 +93,10 @@ impl Http {
 }
 
 /// Ready from the first contact with the store until shutdown: a store that is away later makes answers degraded, and
-/// taking all replicas out then would help nobody.
+/// taking all replicas out then would help nobody. Not so one that is too old for what the others have written.
 #[must_use]
 pub fn is_ready(store: StoreState, stop: &Stop) -> bool {
-    store.contacted && !stop.has_begun()
+    store.contacted && store.too_new.is_none() && !stop.has_begun()
 }
 
 /// The routes.
@@ -107,7 +111,8 @@ pub fn router(http: Http) -> Router {
 async fn readyz(State(http): State<Http>) -> Response {
     let state = http.telemetry.store.state();
     let ready = is_ready(state, &http.stop);
-    let store = StoreHealth { kind: http.store_kind, up: state.up, degraded: state.is_degraded() };
+    let error = state.too_new.map(too_new);
+    let store = StoreHealth { kind: http.store_kind, up: state.up, degraded: state.is_degraded(), error };
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let policy_error = http.policies.as_ref().and_then(|policies| policies.0.written_wrong());
     match serde_json::to_string(&Readiness { ready, store, policy_error }) {

@@ -40,7 +40,7 @@ use crate::{
         fallback::{Sharers, WithFallback},
         leased::{Lender, Scope, WithLeases},
         memory::MemoryStore,
-        redis::{InvalidConfig, Redis, RedisRepository, RedisStore},
+        redis::{InvalidConfig, Redis, RedisRepository, RedisStore, format::too_new},
         upstream::Upstream,
     },
     telemetry::{Telemetry, TelemetryError},
@@ -121,6 +121,9 @@ pub enum ServeError {
     /// The Redis store's settings.
     #[error(transparent)]
     Redis(#[from] InvalidConfig),
+    /// A later release has written to the store.
+    #[error("{}", too_new(*.0))]
+    TooNew(u8),
     /// Leases cannot be held.
     #[error("leases: {0}")]
     Leases(#[from] budget_client::Error),
@@ -221,6 +224,9 @@ impl Server {
             }
             StoreChoice::Redis(choice) => {
                 let redis = Redis::start(redis::judge(choice)?, self.clock.clone()).await;
+                if let Some(format) = redis.too_new() {
+                    return Err(ServeError::TooNew(format));
+                }
                 let mut tasks = JoinSet::new();
                 redis::show(&redis, &self.telemetry, &mut tasks);
                 let repository = RedisRepository::new(Arc::clone(&redis));

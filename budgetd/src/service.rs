@@ -170,7 +170,7 @@ impl<S: Store> Core<S> {
 
     /// Stores tell of themselves when they go away; state that cannot be read needs a person.
     fn failure(&self, error: &StoreError, dependency: &DependencyId) -> Status {
-        if let StoreError::Corrupt(why) | StoreError::Newer(why) = error
+        if let StoreError::Corrupt(why) = error
             && self.complaints.is_due(self.clock.now_ms())
         {
             tracing::error!(dependency = ?dependency, why, "state cannot be read; only this dependency is affected");

@@ -71,9 +71,6 @@ pub enum StoreError {
     /// State of this dependency cannot be read; only it is affected.
     #[error("state of this dependency is corrupt: {0}")]
     Corrupt(String),
-    /// A newer release wrote the state of this dependency, in a format that this one does not know. It is left alone.
-    #[error("state of this dependency was written by a newer release: {0}")]
-    Newer(String),
 }
 
 // === impl StoreError ===
@@ -91,8 +88,7 @@ impl StoreError {
             | Self::DeadlinePassed
             | Self::Late
             | Self::Refused(_)
-            | Self::Corrupt(_)
-            | Self::Newer(_) => self,
+            | Self::Corrupt(_) => self,
         }
     }
 }

@@ -46,7 +46,7 @@ mod transport;
 pub use admin::{
     About, Balance, By, DependencyStatus, HistoryPage, Holder, HolderPage, How, KillSwitch, PolicyChange, PolicyEdit,
     PolicyOverride, PolicyPage, PolicyRule, PolicyView, Recent, Refusals, ReplicaStatus, RetrySwitch, StatusPage,
-    StatusStream, Switched, Tally, Trial, TrialState, TrialStream, UnitStatus, Window,
+    StatusStream, StoreFormat, Switched, Tally, Trial, TrialState, TrialStream, UnitStatus, Window,
 };
 pub use budget_proto::{
     InvalidMessage, UnitNames,

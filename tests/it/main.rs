@@ -25,3 +25,4 @@ mod scale;
 mod security;
 mod telemetry;
 mod tidy;
+mod upgrades;

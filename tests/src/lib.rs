@@ -10,6 +10,7 @@ pub mod certificates;
 pub mod collector;
 pub mod daemon;
 pub mod eventually;
+pub mod frozen;
 pub mod ports;
 pub mod process;
 pub mod proxy;

@@ -19,7 +19,7 @@ use budget::{
     },
     ids::{Fingerprint, OperationId, ReservationId, UnitId},
     ledger::View,
-    policy::{EarnOn, Limit, Mode, Policy, Spec, UnitLimit},
+    policy::{CurveStep, EarnOn, Lease, Limit, Mode, Policy, Spec, UnitLimit},
     units::{Decimal, Rate, parse_decimal_ppm},
 };
 
@@ -87,7 +87,11 @@ fn pairs<'a>(words: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, &'a str>
     words.filter_map(|word| word.split_once('=')).collect()
 }
 
-fn policy<'a>(words: impl Iterator<Item = &'a str>, place: &str) -> (Policy, bool) {
+/// The policy that the words of a line say, and whether its retries are switched off.
+///
+/// # Panics
+/// If they are malformed; the message begins with `place`.
+pub fn policy<'a>(words: impl Iterator<Item = &'a str>, place: &str) -> (Policy, bool) {
     let mut spec = Spec::default();
     let mut retries_off = false;
     let rate = |text: &str| Rate::parse(text).unwrap_or_else(|error| panic!("{place}: {text} {error}"));
@@ -112,6 +116,8 @@ fn policy<'a>(words: impl Iterator<Item = &'a str>, place: &str) -> (Policy, boo
             "attempts" => spec.max_attempts = small(value),
             "retention" => spec.retention_ms = int(value),
             "retries" => retries_off = value == "off",
+            "lease" => spec.lease = Lease { enabled: true, part_ppm: ppm(value), ..spec.lease },
+            "curve" => spec.lease.curve = curve(value, place),
             _ => {
                 if let Some(cause) =
                     Cause::ALL.into_iter().find(|cause| key.strip_prefix("cost.") == Some(cause.name()))
@@ -132,6 +138,16 @@ fn policy<'a>(words: impl Iterator<Item = &'a str>, place: &str) -> (Policy, boo
     (Policy::new(spec).unwrap_or_else(|error| panic!("{place}: {error}")), retries_off)
 }
 
+/// Steps such as `1x20000,0.5x100000`.
+fn curve(text: &str, place: &str) -> Vec<CurveStep> {
+    let step = |step: &str| {
+        let (part, duration) = step.split_once('x').unwrap_or_else(|| panic!("{place}: {step}"));
+        let part_ppm = parse_decimal_ppm(part).unwrap_or_else(|error| panic!("{place}: {part} {error}"));
+        CurveStep { part_ppm, duration_ms: duration.parse().unwrap_or_else(|_| panic!("{place}: {duration}")) }
+    };
+    text.split(',').map(step).collect()
+}
+
 fn reservation_id(word: &str, unique: u64) -> ReservationId {
     let mut bytes = [0; 16];
     if word == "*" {
@@ -150,7 +166,12 @@ fn costs(words: &[&str], place: &str) -> Vec<Cost> {
         .collect()
 }
 
-fn act_of(at_ms: i64, words: &[&str], unique: u64, place: &str) -> Act {
+/// The act that words say, without its time. `unique` makes the id `*`.
+///
+/// # Panics
+/// If they are malformed; the message begins with `place`.
+#[must_use]
+pub fn act_of(at_ms: i64, words: &[&str], unique: u64, place: &str) -> Act {
     let keys = pairs(words.iter().copied());
     let int = |key| keys.get(key).map(|text: &&str| text.parse::<i64>().unwrap_or_else(|_| panic!("{place}: {key}")));
     let operation = keys.get("op").map(|id| OperationId::new(id).expect("an operation id"));
@@ -206,7 +227,8 @@ fn by_name<T: Copy>(all: &[T], name: &str, name_of: impl Fn(T) -> &'static str, 
 }
 
 /// The parts of what was seen, as they are written in a scenario.
-fn show(seen: &Seen) -> Vec<String> {
+#[must_use]
+pub fn show(seen: &Seen) -> Vec<String> {
     match seen {
         Seen::Nothing => Vec::new(),
         Seen::Answer(answer) => show_answer(answer),

@@ -3,7 +3,9 @@
 use std::{io::Write, time::Duration};
 
 use budget::{ids::DependencyId, ledger::Lending, units::Decimal};
-use budget_client::{About, Balance, Client, Dependency, DependencyStatus, Refusals, StatusPage, UnitNames, Window};
+use budget_client::{
+    About, Balance, Client, Dependency, DependencyStatus, Refusals, StatusPage, StoreFormat, UnitNames, Window,
+};
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -192,6 +194,9 @@ fn about(about: &About, out: &mut impl Write) -> Result<(), Failure> {
     if let Some(error) = &about.policy_error {
         writeln!(out, "POLICIES: {}", one_line(error))?;
     }
+    if let Some(format) = &about.store_format {
+        writeln!(out, "{}", format_text(format))?;
+    }
     for switch in &about.kill_switches {
         writeln!(out, "retries {}", kill_switch_text(switch))?;
     }
@@ -210,6 +215,19 @@ fn about(about: &About, out: &mut impl Write) -> Result<(), Failure> {
         writeln!(out, "replica {} cannot bring its policies up to date", one_line(&replica.replica_id))?;
     }
     Ok(())
+}
+
+/// Which format is written, and what keeps a newer one from being written.
+fn format_text(StoreFormat { written, readable, held_back_by }: &StoreFormat) -> String {
+    let now = format!("stored in format {written}");
+    match &held_back_by[..] {
+        [] if written >= readable => now,
+        [] => format!("{now}, in format {readable} within seconds"),
+        old => {
+            let old: Vec<_> = old.iter().map(|replica| one_line(replica)).collect();
+            format!("{now}, in format {readable} once these have been away for two minutes: {}", old.join(", "))
+        }
+    }
 }
 
 /// The shortest window: of the fleet if that is known, else of the replica.
@@ -359,6 +377,11 @@ fn document(status: &StatusPage) -> Value {
             "age_ms": replica.age_ms,
             "policy_error": replica.policy_error,
         })).collect::<Vec<_>>(),
+        "store_format": status.about.store_format.as_ref().map(|format| json!({
+            "written": format.written,
+            "readable": format.readable,
+            "held_back_by": format.held_back_by,
+        })),
         "kill_switches": status.about.kill_switches.iter().map(kill_switch_json).collect::<Vec<_>>(),
         "dependencies": status.dependencies.iter().map(dependency_json).collect::<Vec<_>>(),
     })

@@ -31,7 +31,7 @@ use super::{
     file::{PolicyFile, PolicyFileError},
     history::History,
     managed::Content,
-    repository::{AnyRepository, Document, Presence, Replica, Repository, Told},
+    repository::{AnyRepository, Document, Presence, Replica, Repository, StoredFormat, Told},
     set::{PolicySet, judge_pattern},
     snapshot::{Snapshot, Switch, Switches},
     text::InvalidText,
@@ -438,6 +438,14 @@ impl Policies {
     /// If the repository does not answer.
     pub async fn replicas(&self) -> Result<Vec<Replica>, StoreError> {
         self.repository.replicas().await
+    }
+
+    /// In which format the store is written; none if it has but one.
+    ///
+    /// # Errors
+    /// If the repository does not answer.
+    pub async fn format(&self) -> Result<Option<StoredFormat>, StoreError> {
+        self.repository.format().await
     }
 
     /// Tells the other replicas what holders were told here.

@@ -53,6 +53,17 @@ pub struct Replica {
     pub age_ms: i64,
 }
 
+/// In which format the store is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredFormat {
+    /// By all replicas.
+    pub written: u8,
+    /// The newest that this one reads.
+    pub readable: u8,
+    /// Replicas that do not read that one, by name: it is not written before they have gone.
+    pub held_back_by: Vec<String>,
+}
+
 /// What a holder of one dependency's leases was told last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
@@ -98,6 +109,11 @@ pub trait Repository: Send + Sync + 'static {
         std::future::ready(Ok(Vec::new()))
     }
 
+    /// The format of the store; none if it has but one.
+    fn format(&self) -> impl Future<Output = Result<Option<StoredFormat>, StoreError>> + Send {
+        std::future::ready(Ok(None))
+    }
+
     /// Tells the other replicas what holders were told here. It is remembered for one to two hours.
     fn tell_holders(&self, told: &[Told]) -> impl Future<Output = Result<(), StoreError>> + Send {
         let _nobody_else = told;
@@ -129,6 +145,7 @@ pub(super) trait AnyRepository: Send + Sync {
     fn tell(&self, presence: Presence) -> Answer<'_, ()>;
     fn replica(&self) -> Option<&str>;
     fn replicas(&self) -> Answer<'_, Vec<Replica>>;
+    fn format(&self) -> Answer<'_, Option<StoredFormat>>;
     fn tell_holders<'a>(&'a self, told: &'a [Told]) -> Answer<'a, ()>;
     fn holders_told<'a>(
         &'a self,
@@ -162,6 +179,10 @@ impl<R: Repository> AnyRepository for R {
 
     fn replicas(&self) -> Answer<'_, Vec<Replica>> {
         Box::pin(Repository::replicas(self))
+    }
+
+    fn format(&self) -> Answer<'_, Option<StoredFormat>> {
+        Box::pin(Repository::format(self))
     }
 
     fn tell_holders<'a>(&'a self, told: &'a [Told]) -> Answer<'a, ()> {
@@ -221,6 +242,10 @@ impl<R: Repository> Repository for std::sync::Arc<R> {
 
     fn replicas(&self) -> impl Future<Output = Result<Vec<Replica>, StoreError>> + Send {
         (**self).replicas()
+    }
+
+    fn format(&self) -> impl Future<Output = Result<Option<StoredFormat>, StoreError>> + Send {
+        (**self).format()
     }
 
     fn tell_holders(&self, told: &[Told]) -> impl Future<Output = Result<(), StoreError>> + Send {

@@ -28,14 +28,16 @@ pub(super) fn judge(choice: &RedisChoice) -> Result<Config, InvalidConfig> {
 /// Tells health, readiness and metrics how the store does.
 pub(super) fn show(redis: &Arc<Redis>, telemetry: &Arc<Telemetry>, tasks: &mut JoinSet<()>) {
     let mut health = redis.health();
-    let shown = Arc::clone(telemetry);
+    let (shown, seen) = (Arc::clone(telemetry), Arc::downgrade(redis));
     tasks.spawn(async move {
         loop {
-            match health.borrow_and_update().state {
-                State::Up => shown.store.set_up(true),
-                State::Down => shown.store.set_up(false),
+            let state = health.borrow_and_update().state;
+            match (state, seen.upgrade().and_then(|redis| redis.too_new())) {
+                (State::Up, _) => shown.store.set_up(true),
+                (State::Down | State::NeverReached, Some(format)) => shown.store.set_too_new(format),
+                (State::Down, None) => shown.store.set_up(false),
                 // Not ready before the first contact.
-                State::NeverReached => {}
+                (State::NeverReached, None) => {}
             }
             if health.changed().await.is_err() {
                 return;
@@ -72,6 +74,12 @@ pub(super) fn show(redis: &Arc<Redis>, telemetry: &Arc<Telemetry>, tasks: &mut J
     telemetry.gauge("budgetd_store_queue_depth", "Steps waiting to be sent.", move || {
         depth.metrics().queue_depth.load(Relaxed)
     });
+    let format = Arc::clone(redis);
+    telemetry.gauge(
+        "budgetd_store_format",
+        "The format in which the namespace is stored; 0 before it is known.",
+        move || u64::from(format.format_found()),
+    );
     let gauge = Arc::clone(redis);
     telemetry.gauge("budgetd_store_connections_in_use", "Connections in use.", move || {
         u64::try_from(gauge.connections_in_use()).unwrap_or(u64::MAX)

@@ -14,11 +14,6 @@ pub(super) fn of_store(error: &StoreError, dependency: &DependencyId) -> Status 
         StoreError::Overloaded => Status::resource_exhausted(format!("budgetd is overloaded: {error}")),
         StoreError::DeadlinePassed | StoreError::Late => Status::deadline_exceeded(error.to_string()),
         StoreError::Refused(rule) => Status::invalid_argument(rule),
-        // Another replica may be able to read it.
-        StoreError::Newer(why) => Status::unavailable(format!(
-            "state of dependency {:?} was written by a newer release: {why}",
-            dependency.as_str()
-        )),
         StoreError::Corrupt(why) => {
             Status::internal(format!("state of dependency {:?} is corrupt: {why}", dependency.as_str()))
         }
@@ -40,10 +35,9 @@ pub(super) fn of_policies(error: &PoliciesError) -> Status {
         PoliciesError::Store(error) => match error {
             StoreError::Overloaded => Status::resource_exhausted(text),
             StoreError::DeadlinePassed | StoreError::Late => Status::deadline_exceeded(text),
-            StoreError::Corrupt(_)
-            | StoreError::Newer(_)
-            | StoreError::UnknownDependency(_)
-            | StoreError::Refused(_) => Status::internal(text),
+            StoreError::Corrupt(_) | StoreError::UnknownDependency(_) | StoreError::Refused(_) => {
+                Status::internal(text)
+            }
             StoreError::Away(_) | StoreError::Lost(_) | StoreError::NeverReached(_) => Status::unavailable(text),
         },
     }

@@ -183,8 +183,7 @@ impl<S: Store> Store for WithFallback<S> {
                 | StoreError::DeadlinePassed
                 | StoreError::Late
                 | StoreError::Refused(_)
-                | StoreError::Corrupt(_)
-                | StoreError::Newer(_),
+                | StoreError::Corrupt(_),
             )) => decided_or_not_ours,
         }
     }

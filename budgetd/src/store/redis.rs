@@ -15,6 +15,7 @@ pub mod config;
 mod contact;
 mod facts;
 mod failure;
+pub mod format;
 pub mod health;
 pub mod keys;
 mod lane;

@@ -15,6 +15,8 @@ pub struct StoreState {
     pub contacted: bool,
     /// It answers now.
     pub up: bool,
+    /// It holds what a later release has written, in this format, and is left alone.
+    pub too_new: Option<u8>,
 }
 
 /// The state of the store, and who wants to know it.
@@ -40,12 +42,18 @@ impl StoreHealth {
     /// The store answers, or counts as away.
     pub fn set_up(&self, up: bool) {
         let changed = self.state.send_if_modified(|state| {
-            let new = StoreState { contacted: state.contacted || up, up };
+            let new = StoreState { contacted: state.contacted || up, up, too_new: None };
             std::mem::replace(state, new) != new
         });
         if changed && !up {
             self.downs.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// The store is left alone: a later release has written in this format.
+    pub fn set_too_new(&self, format: u8) {
+        self.set_up(false);
+        self.state.send_modify(|state| state.too_new = Some(format));
     }
 
     /// How it is now.

@@ -135,7 +135,7 @@ fn the_store_is_contacted_once_and_up_or_not() {
     let watch = telemetry.store.watch();
     telemetry.store.set_up(false);
     assert!(!watch.has_changed().unwrap());
-    assert_eq!(telemetry.store.state(), StoreState { contacted: false, up: false });
+    assert_eq!(telemetry.store.state(), StoreState::default());
     telemetry.store.set_up(true);
     telemetry.store.set_up(false);
     telemetry.store.set_up(false);

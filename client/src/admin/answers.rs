@@ -221,6 +221,19 @@ pub struct About {
     pub policy_error: Option<String>,
     /// In milliseconds since the Unix epoch, by the store's clock.
     pub now_ms: i64,
+    /// In which format the store is written.
+    pub store_format: Option<StoreFormat>,
+}
+
+/// In which format a store is written that replicas of two releases may share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreFormat {
+    /// By all.
+    pub written: u32,
+    /// The newest that the replica which answered reads.
+    pub readable: u32,
+    /// Replicas that do not read that one.
+    pub held_back_by: Vec<String>,
 }
 
 /// What was counted of a dependency lately, and by what it is governed.

@@ -17,7 +17,7 @@ use super::{Transport, call};
 use crate::{
     About, Balance, By, DependencyStatus, Error, HistoryPage, HolderPage, How, KillSwitch, PolicyChange, PolicyEdit,
     PolicyOverride, PolicyPage, PolicyRule, PolicyView, Recent, Refusals, ReplicaStatus, RetrySwitch, StatusPage,
-    Switched, Tally, Trial, TrialState, UnitStatus, Window,
+    StoreFormat, Switched, Tally, Trial, TrialState, UnitStatus, Window,
 };
 
 /// Dependencies of one page of status.
@@ -264,6 +264,11 @@ fn status_page(response: pb::GetStatusResponse) -> Result<StatusPage, Error> {
             kill_switches: kill_switches.map_err(Error::UnexpectedAnswer)?,
             policy_error: response.policy_error,
             now_ms: exact("now_ms", response.now_ms).map_err(Error::UnexpectedAnswer)?,
+            store_format: response.store_format.map(|format| StoreFormat {
+                written: format.written,
+                readable: format.readable,
+                held_back_by: format.held_back_by,
+            }),
         },
     })
 }

@@ -110,7 +110,7 @@ async fn a04_every_key_of_an_unnamed_dependency_expires() {
     for key in &seen {
         let lives = match key.name.as_str() {
             // As many as a policy has names, and as many as there are namespaces.
-            "budgetd:{named}:s" | "budgetd:policies" => key.pttl_ms == -1,
+            "budgetd:{named}:s" | "budgetd:policies" | "budgetd:format" => key.pttl_ms == -1,
             name if of_store.contains(&name) => key.pttl_ms > 0,
             _ => (1..=longest_ms + 60_000).contains(&key.pttl_ms),
         };

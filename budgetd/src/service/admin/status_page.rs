@@ -20,7 +20,10 @@ use super::{
 };
 use crate::{
     clock::Clock,
-    policies::{DEFAULTS, Resolved, Snapshot, repository::Replica},
+    policies::{
+        DEFAULTS, Resolved, Snapshot,
+        repository::{Replica, StoredFormat},
+    },
     service::{status::of_store, sync::unit_names},
     store::{Store, StoreError},
 };
@@ -58,10 +61,11 @@ impl<S: Store> Admin<S> {
                 dependencies.push(row);
             }
         }
-        let (replicas, kill_switches) = if after.is_none() {
-            (self.replicas().await, snapshot.switches().iter().take(SWITCHES_SHOWN))
+        let (replicas, store_format, kill_switches) = if after.is_none() {
+            let (replicas, format) = tokio::join!(self.replicas(), self.format());
+            (replicas, format, snapshot.switches().iter().take(SWITCHES_SHOWN))
         } else {
-            (Vec::new(), snapshot.switches().iter().take(0))
+            (Vec::new(), None, snapshot.switches().iter().take(0))
         };
         Ok(pb::GetStatusResponse {
             replica_id: self.0.policies.replica().to_owned(),
@@ -74,7 +78,17 @@ impl<S: Store> Admin<S> {
             store_up: self.0.store_health.state().up,
             dependencies,
             next_page_token,
+            store_format,
         })
+    }
+
+    /// None while the store is away.
+    async fn format(&self) -> Option<pb::StoreFormat> {
+        let deadline = Clock::instant() + self.0.call_timeout();
+        let format = tokio::time::timeout_at(deadline.into(), self.0.policies.format()).await;
+        let StoredFormat { written, readable, mut held_back_by } = format.ok()?.ok()??;
+        held_back_by.truncate(REPLICAS_SHOWN);
+        Some(pb::StoreFormat { written: written.into(), readable: readable.into(), held_back_by })
     }
 
     /// Empty while the store is away.
@@ -235,9 +249,7 @@ const fn is_away(error: &StoreError) -> bool {
         | StoreError::DeadlinePassed
         | StoreError::Refused(_)
         | StoreError::Late => true,
-        StoreError::Overloaded | StoreError::Corrupt(_) | StoreError::Newer(_) | StoreError::UnknownDependency(_) => {
-            false
-        }
+        StoreError::Overloaded | StoreError::Corrupt(_) | StoreError::UnknownDependency(_) => false,
     }
 }
 

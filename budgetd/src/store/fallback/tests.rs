@@ -137,7 +137,6 @@ async fn a16_overload_and_other_failures_never_loosen_a_budget() {
         StoreError::Late,
         StoreError::NeverReached("x".to_owned()),
         StoreError::Corrupt("x".to_owned()),
-        StoreError::Newer("x".to_owned()),
         StoreError::UnknownDependency("x".to_owned()),
     ] {
         *store.inner().0.lock().unwrap() = error.clone();

@@ -80,7 +80,6 @@ fn error(error: StoreError) -> Error {
         | StoreError::Lost(_)
         | StoreError::Late
         | StoreError::NeverReached(_)
-        | StoreError::Corrupt(_)
-        | StoreError::Newer(_) => Error::Unavailable(error.to_string()),
+        | StoreError::Corrupt(_) => Error::Unavailable(error.to_string()),
     }
 }

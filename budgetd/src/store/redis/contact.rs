@@ -3,17 +3,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use deadpool_redis::redis::Value;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{census::Census, failure::Failure, scripts, topology::Redis, value};
+use super::{census::Census, failure::Failure, scripts, topology::Redis};
 use crate::store::fallback::Sharers;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// A replica counts as long as its share of a fallback may last: one default lease curve.
-const REPLICA_MEMORY_MS: i64 = 120_000;
+pub(super) const REPLICA_MEMORY_MS: i64 = 120_000;
 /// Most replicas counted.
-const REPLICAS_MAX: i64 = 10_000;
+pub(super) const REPLICAS_MAX: i64 = 10_000;
 /// A name leaves the index after this much disuse.
 const NAME_MEMORY_MS: i64 = 30 * 24 * 3_600_000;
 /// Most names in the index.
@@ -53,8 +52,9 @@ impl Contact {
         if self.redis.admit().is_err() {
             return;
         }
-        let replicas = self.count_replicas().await;
+        let replicas = self.redis.make_contact().await;
         self.redis.note(&replicas);
+        self.redis.leave_if_too_new();
         match replicas {
             Ok(count) => self.sharers.set(count),
             Err(failure) => {
@@ -75,20 +75,6 @@ impl Contact {
                 break;
             }
         }
-    }
-
-    async fn count_replicas(&self) -> Result<i64, Failure> {
-        let mut link = self.redis.side_link().await?;
-        let (key, now_ms) = (self.redis.keys().replicas(), self.redis.injected_now());
-        let reply = link
-            .script(&scripts::CONTACT, |call| {
-                call.arg(&key).arg(&now_ms).arg(self.redis.replica()).arg(REPLICA_MEMORY_MS).arg(REPLICAS_MAX);
-            })
-            .await?;
-        if let Value::Int(count @ 1..) = reply {
-            return Ok(count);
-        }
-        Err(Failure::unexpected_reply(format_args!("{} for the number of replicas", value::type_name(&reply))))
     }
 
     async fn enter(&self, names: &[budget::ids::DependencyId]) -> Result<(), Failure> {

@@ -18,8 +18,6 @@ pub(super) enum Effect {
     Unknown,
     /// Not applied; the state of one dependency is to blame, the store is well.
     Corrupt,
-    /// Not applied; a newer release wrote the state of one dependency, the store is well.
-    Newer,
 }
 
 /// A failed call.
@@ -46,7 +44,7 @@ pub(super) enum Refusal {
 impl Failure {
     /// The store does not answer, so its health is in doubt.
     pub(super) fn speaks_against_the_store(&self) -> bool {
-        !matches!(self.effect, Effect::Corrupt | Effect::Newer)
+        self.effect != Effect::Corrupt && self.kind != ErrorKind::Newer
     }
 
     /// No reply came, and the connection is known to be gone: what carries an id may be sent again on another.
@@ -62,7 +60,6 @@ impl Failure {
             Effect::None => StoreError::Away(self.text.clone()),
             Effect::Unknown => StoreError::Lost(self.text.clone()),
             Effect::Corrupt => StoreError::Corrupt(self.text.clone()),
-            Effect::Newer => StoreError::Newer(self.text.clone()),
         }
     }
 
@@ -114,7 +111,8 @@ impl Refusal {
         let (kind, effect, discard) = match code {
             "NOSCRIPT" => return Self::NoScript,
             "CORRUPT" | "WRONGTYPE" => (ErrorKind::Corrupt, Effect::Corrupt, false),
-            "NEWER" => (ErrorKind::NewerFormat, Effect::Newer, false),
+            // State of a later release: left alone, and decided as if the store were away.
+            "NEWER" => (ErrorKind::Newer, Effect::None, false),
             "READONLY" => (ErrorKind::ReadOnly, Effect::None, true),
             "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "CROSSSLOT" | "MASTERDOWN" | "LOADING" => {
                 (ErrorKind::Topology, Effect::None, true)
@@ -154,7 +152,7 @@ mod tests {
         };
         assert!(matches!(refusal("NOSCRIPT No matching script. Please use EVAL."), Refusal::NoScript));
         check("CORRUPT ledger cannot be read", ErrorKind::Corrupt, Effect::Corrupt, false);
-        check("NEWER ledger of format 3", ErrorKind::NewerFormat, Effect::Newer, false);
+        check("NEWER ledger is of format 9", ErrorKind::Newer, Effect::None, false);
         check("WRONGTYPE Operation against a key", ErrorKind::Corrupt, Effect::Corrupt, false);
         check("ERR user_script:12: attempt to index nil", ErrorKind::Corrupt, Effect::Corrupt, false);
         check("ERR unknown command", ErrorKind::Server, Effect::Unknown, false);

@@ -123,6 +123,11 @@ impl Board {
         if failures < self.failures_to_down {
             return false;
         }
+        self.leave(reason, now)
+    }
+
+    /// Calls fail from now on. True if the store has gone down by it.
+    pub(super) fn leave(&self, reason: &str, now: Instant) -> bool {
         let mut outage = self.outage.lock().unwrap_or_else(PoisonError::into_inner);
         self.health.send_if_modified(|health| {
             if health.state != State::Up {

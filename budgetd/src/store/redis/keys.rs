@@ -13,7 +13,8 @@
 //! | `P:told:<hour>:{tag}` | which policies its holders were told in that hour, by holder (hash) |
 //! | `P:policies` | all policies of the namespace (hash) |
 //! | `P:known` | names of known dependencies by last use (sorted set) |
-//! | `P:replicas` | replicas by last contact (sorted set) |
+//! | `P:replicas` | replicas and the newest format that each reads, by last contact (sorted set) |
+//! | `P:format` | the format in which all of this is written (string) |
 //! | `P:versions` | replicas with the version of their policies, by the time they told it (sorted set) |
 //! | `P:probe` | written to see whether the store takes writes (string) |
 //!
@@ -87,6 +88,12 @@ impl Keys {
     #[must_use]
     pub fn replicas(&self) -> String {
         format!("{}:replicas", self.prefix)
+    }
+
+    /// The format in which the namespace is written.
+    #[must_use]
+    pub fn format(&self) -> String {
+        format!("{}:format", self.prefix)
     }
 
     /// Replicas with the version of their policies.
@@ -256,7 +263,7 @@ mod tests {
         let mut owners: HashMap<String, (String, String, usize)> = HashMap::new();
         for prefix in ["budgetd", "budgetd:a", "b", "b:b", "%7B"] {
             let keys = Keys::new(prefix).unwrap();
-            let fixed = [keys.policies(), keys.known(), keys.replicas(), keys.probe()];
+            let fixed = [keys.policies(), keys.known(), keys.replicas(), keys.format(), keys.probe()];
             for (at, key) in fixed.into_iter().enumerate() {
                 let owner = (prefix.to_owned(), String::new(), at);
                 assert_eq!(owners.insert(key.clone(), owner), None, "{key}");

@@ -36,8 +36,8 @@ pub enum ErrorKind {
     Auth,
     /// State of one dependency that cannot be read.
     Corrupt,
-    /// State of one dependency in a format of a newer release.
-    NewerFormat,
+    /// State that a later release has written.
+    Newer,
     /// Any other error reply.
     Server,
     /// A reply no script of ours gives.
@@ -96,7 +96,7 @@ impl ErrorKind {
         Self::OutOfMemory,
         Self::Auth,
         Self::Corrupt,
-        Self::NewerFormat,
+        Self::Newer,
         Self::Server,
         Self::UnexpectedReply,
     ];
@@ -114,7 +114,7 @@ impl ErrorKind {
             Self::OutOfMemory => "out_of_memory",
             Self::Auth => "auth",
             Self::Corrupt => "corrupt",
-            Self::NewerFormat => "newer_format",
+            Self::Newer => "newer",
             Self::Server => "server",
             Self::UnexpectedReply => "unexpected_reply",
         }

@@ -23,7 +23,7 @@ use super::{
     value,
 };
 use crate::{
-    policies::repository::{Document, Presence, Replaced, Replica, Repository, Told},
+    policies::repository::{Document, Presence, Replaced, Replica, Repository, StoredFormat, Told},
     store::StoreError,
 };
 
@@ -238,6 +238,13 @@ impl Repository for RedisRepository {
         let replicas = self.try_replicas().await;
         self.redis.note(&replicas);
         replicas.map_err(|failure| failure.to_store_error())
+    }
+
+    async fn format(&self) -> Result<Option<StoredFormat>, StoreError> {
+        self.redis.admit()?;
+        let format = self.redis.stored_format().await;
+        self.redis.note(&format);
+        format.map(Some).map_err(|failure| failure.to_store_error())
     }
 
     async fn tell_holders(&self, told: &[Told]) -> Result<(), StoreError> {

@@ -61,6 +61,8 @@ pub static HOLDERS: LazyLock<Script> =
 pub const READING: &str = parts!("bucket", "formats", "ledger", "reservations", "lending", "record");
 /// Says that a replica lives.
 pub(super) static CONTACT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/contact.lua")));
+/// Tells and raises the format of the namespace.
+pub(super) static FORMAT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/format.lua")));
 /// Enters dependencies into the index.
 pub(super) static KNOWN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/known.lua")));
 /// Counts what a dependency has received.
@@ -159,7 +161,7 @@ mod tests {
 
     #[test]
     fn every_script_has_its_own_digest_and_no_constants_left() {
-        let all = [&APPLY, &LEND, &VIEW, &HOLDERS, &CONTACT, &KNOWN, &PROBE, &POLICIES_REPLACE];
+        let all = [&APPLY, &LEND, &VIEW, &HOLDERS, &CONTACT, &FORMAT, &KNOWN, &PROBE, &POLICIES_REPLACE];
         let digests: HashSet<&str> = all.iter().map(|script| &*script.digest).collect();
         assert_eq!(digests.len(), all.len());
         assert!(digests.iter().all(|digest| digest.len() == 40));

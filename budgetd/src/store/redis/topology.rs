@@ -21,6 +21,7 @@ use super::{
     config::Config,
     facts,
     failure::{Failure, Refusal},
+    format::{self, Formats},
     health::{Board, Health, State},
     keys::Keys,
     lenders,
@@ -41,6 +42,7 @@ pub struct Redis {
     /// For everything else, so that neither can starve the other.
     side: Pool,
     board: Board,
+    formats: Formats,
     metrics: StoreMetrics,
     clock: Clock,
     replica: String,
@@ -64,6 +66,7 @@ impl Redis {
             lanes: pool(&config, config.lanes),
             side: pool(&config, config.side_connections),
             board: Board::new(config.failures_to_down, Clock::instant()),
+            formats: Formats::default(),
             metrics: StoreMetrics::default(),
             clock,
             replica: random_id(),
@@ -113,13 +116,17 @@ impl Redis {
         &self.clock
     }
 
+    pub(super) const fn formats(&self) -> &Formats {
+        &self.formats
+    }
+
     pub(super) fn replica(&self) -> &str {
         &self.replica
     }
 
     /// How scripts are to do what they do.
     pub(super) fn way(&self) -> Way {
-        Way::default()
+        Way { format: self.format(), ..Way::default() }
     }
 
     /// The time scripts are told: a manual clock's, or an empty text for the server's own.
@@ -175,6 +182,16 @@ impl Redis {
         }
     }
 
+    /// What a later release has written is left alone: calls fail as if the store were away.
+    pub(super) fn leave_if_too_new(&self) {
+        let Some(found) = self.too_new() else { return };
+        let reason = format::too_new(found);
+        if self.board.leave(&reason, Clock::instant()) {
+            self.metrics.outages.fetch_add(1, Relaxed);
+            tracing::error!(store = self.config.address, reason, "store is left alone");
+        }
+    }
+
     /// Whoever stood behind an address may have been replaced: the next connections are made afresh.
     pub(super) fn forget_idle_connections(&self) {
         for pool in [&self.lanes, &self.side] {
@@ -189,6 +206,9 @@ impl Redis {
             call.arg(&key).arg(&self.replica).arg(PROBE_TTL_MS);
         })
         .await?;
+        drop(link);
+        // Nothing is written before it is known in which format.
+        self.make_contact().await?;
         Ok(())
     }
 
