@@ -19,7 +19,7 @@ const MEMBERS: usize = 5;
 const RATE: f64 = 100.0;
 const MS: i64 = 1_000_000;
 
-/// What was lent in a moment in which no lease was older than a renewal.
+/// What was lent in a moment, and one in which no lease was older than a renewal: the same, unless a busy machine was late.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fresh {
     pub(crate) per_second: f64,
@@ -43,22 +43,22 @@ pub(crate) async fn settle(setting: &Setting, fleet: &Fleet) -> Fresh {
     all_fresh(&operator, fleet.members.len(), pace, 2).await
 }
 
-/// Waits for a moment in which so many leases, of a curve of so many [`Pace::step_ms`], are no older than a renewal: on a
-/// busy machine some are late. An outage that begins then meets each of them near the beginning of its curve, and however
-/// late it begins, what a lease must last at least is known.
+/// Looks at so many leases, of a curve of so many [`Pace::step_ms`]. However late an outage begins, and whoever was late with
+/// a renewal, what each of them must last at least is known.
 pub(crate) async fn all_fresh(operator: &Operator, leases: usize, pace: Pace, steps: i64) -> Fresh {
     fresh_until(operator, leases, pace, steps * pace.step_ms() - pace.timing().renew_max_ms).await
 }
 
-/// The same for leases that last at least so long.
+/// The same for leases that last at least so long after a renewal's time.
 pub(crate) async fn fresh_until(operator: &Operator, leases: usize, pace: Pace, least_ms: i64) -> Fresh {
-    eventually_some(pace.bound(), "all leases are fresh", async || {
-        let at_ns = boot_time_ns();
+    eventually_some(pace.bound(), "all are leased", async || {
+        let now_ns = boot_time_ns();
         let holders = operator.try_holders().await.map_or_else(Vec::new, |page| page.holders);
         let leased = holders.iter().filter(|holder| holder.value.value.rate > 0);
-        let fresh = leased.clone().filter(|holder| holder.value.expires_in_ms >= least_ms).count();
-        let per_second = leased.map(|holder| holder.value.value.rate).sum::<i64>() as f64 / 1e6;
-        (fresh >= leases).then_some(Fresh { per_second, at_ns })
+        let per_second = leased.clone().map(|holder| holder.value.value.rate).sum::<i64>() as f64 / 1e6;
+        let oldest_ms = leased.clone().map(|holder| holder.value.expires_in_ms).min().unwrap_or(0);
+        let at_ns = now_ns + (oldest_ms - least_ms).min(0) * MS;
+        (leased.count() >= leases).then_some(Fresh { per_second, at_ns })
     })
     .await
 }
