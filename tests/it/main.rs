@@ -11,6 +11,7 @@ mod docs;
 mod faults;
 mod fuzzed;
 mod licences;
+mod lua;
 mod operations;
 mod python;
 mod received;
