@@ -133,20 +133,24 @@ fn daemon() -> (Daemon, tempfile::NamedTempFile) {
     (Daemon::start(&["--policy", policy.path().to_str().unwrap()]), policy)
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a09_a_hundred_thousand_calls_given_up_leave_what_the_model_says() {
-    let (daemon, _policy) = daemon();
-    let clients: Vec<_> = (0..4).map(|_| Arc::new(security::client(&daemon.endpoint()))).collect();
-    judge("unary", &daemon, |task| Way::Unary(Arc::clone(&clients[task % 4]))).await;
-}
+mod long {
+    use super::*;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a09_a_hundred_thousand_calls_given_up_over_sessions_leave_what_the_model_says() {
-    let (daemon, _policy) = daemon();
-    let client = security::client(&daemon.endpoint());
-    let mut sessions = Vec::new();
-    for _ in 0..8 {
-        sessions.push(Arc::new(client.session(WITHIN).await.unwrap()));
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a09_a_hundred_thousand_calls_given_up_leave_what_the_model_says() {
+        let (daemon, _policy) = daemon();
+        let clients: Vec<_> = (0..4).map(|_| Arc::new(security::client(&daemon.endpoint()))).collect();
+        judge("unary", &daemon, |task| Way::Unary(Arc::clone(&clients[task % 4]))).await;
     }
-    judge("session", &daemon, |task| Way::Session(Arc::clone(&sessions[task % 8]))).await;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a09_a_hundred_thousand_calls_given_up_over_sessions_leave_what_the_model_says() {
+        let (daemon, _policy) = daemon();
+        let client = security::client(&daemon.endpoint());
+        let mut sessions = Vec::new();
+        for _ in 0..8 {
+            sessions.push(Arc::new(client.session(WITHIN).await.unwrap()));
+        }
+        judge("session", &daemon, |task| Way::Session(Arc::clone(&sessions[task % 8]))).await;
+    }
 }

@@ -12,6 +12,7 @@ mod faults;
 mod formats;
 mod fuzzed;
 mod licences;
+mod lua;
 mod operations;
 mod python;
 mod received;

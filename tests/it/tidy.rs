@@ -8,7 +8,7 @@ use std::{
 use budget_tests::repository;
 
 const FILE_LINES_MAX: usize = 500;
-const FUNCTION_LINES_MAX: usize = 90;
+pub(crate) const FUNCTION_LINES_MAX: usize = 90;
 
 /// Crates whose sources may name generated types only in [`GENERATED_ALLOWED`]. Tests and the load test talk gRPC as any
 /// user does.
@@ -26,14 +26,14 @@ const BANNED: [((&str, &str), &str); 6] = [
     (("mod ", "utils"), "name what it holds"),
 ];
 
-struct File {
+pub(crate) struct File {
     /// From the root of the repository, with slashes.
-    path: String,
-    text: String,
+    pub(crate) path: String,
+    pub(crate) text: String,
 }
 
 /// All files with one of these endings, but for what is built and what is hidden.
-fn files(endings: &[&str]) -> Vec<File> {
+pub(crate) fn files(endings: &[&str]) -> Vec<File> {
     let mut found = Vec::new();
     collect(&repository(), endings, &mut found);
     assert!(!found.is_empty(), "no {endings:?} found below {}", repository().display());
@@ -63,7 +63,7 @@ impl File {
     }
 }
 
-fn judge(rule: &str, broken: &[String]) {
+pub(crate) fn judge(rule: &str, broken: &[String]) {
     assert!(broken.is_empty(), "{rule}:\n  {}", broken.join("\n  "));
 }
 

@@ -1,15 +1,14 @@
 //! Cost units and permits under faults: clients that estimate what an attempt costs, settle what it did cost, and hold a
 //! permit meanwhile.
 //!
-//! Either tokens are scarce, or permits are: each fault meets both, and useful work is measured in what is scarce.
-
-use std::time::Duration;
+//! Either tokens are scarce, or permits are: each fault meets both, and useful work is measured in what is scarce, by what
+//! clients asked for.
 
 use budget_client::{Standing, boot_time_ns};
 use budget_tests::eventually::eventually;
 
 use super::{
-    bills::{Besides, Bill, Billed},
+    bills::{Besides, Bill, Billed, MEAN_COST},
     fleet::{Demand, Fleet},
     holder::{HolderProcess, Start},
     judge::Case,
@@ -56,6 +55,8 @@ struct Lent {
     permits: i64,
     /// At the second step of the curve: each holder rounds down.
     permits_at_half: i64,
+    /// When no lease was older than a renewal.
+    fresh_ns: i64,
 }
 
 struct Work {
@@ -93,12 +94,13 @@ impl Scarce {
     }
 
     fn bill(self, pace: Pace) -> Bill {
+        let lost_ms = pace.ms(2 * LIFE_MS).unsigned_abs();
         let (shortest, longest, one_lost_of) = match self {
             Self::Tokens => (10, 50, 200),
             // A hundred per second, as tokens suffice for, would be 25 at once.
             Self::Permits => (150, 350, 1_000),
         };
-        Bill { held_ms: (pace.ms(shortest).unsigned_abs(), pace.ms(longest).unsigned_abs()), one_lost_of }
+        Bill { held_ms: (pace.ms(shortest).unsigned_abs(), pace.ms(longest).unsigned_abs()), one_lost_of, lost_ms }
     }
 
     fn demand(self, pace: Pace, members: usize) -> Demand {
@@ -121,13 +123,15 @@ impl Work {
     async fn settled(setting: &Setting, scarce: Scarce) -> (Self, Lent) {
         let fleet = Fleet::start(&setting.endpoints(), MEMBERS, scarce.demand(setting.pace, MEMBERS));
         let work = Self { scarce, fleet, operator: setting.operator(), start_ns: boot_time_ns() };
-        work.fleet.all_leased_within(back_ms(setting.pace), "first leases").await;
+        work.fleet.all_leased(back_ms(setting.pace), "first leases").await;
         // Slots that the first ones gave up for the last one are out for a permit's life; half of what it has until then
         // may be none.
         let least = 7 * scarce.max_in_flight() / 10;
         eventually(setting.pace.bound(), "permits are shared", async || work.lent().await.permits >= least).await;
-        let lent = work.flows("shares have settled").await;
-        all_fresh(&work.operator, MEMBERS, setting.pace, STEPS).await;
+        work.flows("shares have settled").await;
+        let fresh_ns = all_fresh(&work.operator, MEMBERS, setting.pace, STEPS).await.at_ns;
+        let lent = Lent { fresh_ns, ..work.lent().await };
+        println!("settled: {lent:?}");
         (work, lent)
     }
 
@@ -139,52 +143,46 @@ impl Work {
             tokens: lent.tokens + value.units.first().map_or(0.0, |unit| unit.rate as f64 / 1e6),
             permits: lent.permits + value.slots,
             permits_at_half: lent.permits_at_half + value.slots / 2,
+            ..lent
         })
     }
 
-    /// Of what is scarce, what was used on the average.
-    fn used(&self, from_ns: i64, until_ns: i64) -> f64 {
-        match self.scarce {
-            Scarce::Tokens => self.fleet.seen.bills.per_second(from_ns, until_ns),
-            Scarce::Permits => self.fleet.seen.bills.in_flight(from_ns, until_ns),
-        }
+    /// Of what is scarce, what was used in a time, and the least that is useful work of so much by what was asked.
+    fn useful(&self, from_ns: i64, until_ns: i64, there_is: f64, what: &str) -> (f64, f64) {
+        let (seen, askers) = (&self.fleet.seen, self.fleet.askers());
+        let (used, wanted) = match self.scarce {
+            Scarce::Tokens => {
+                let attempts = seen.rounds.fewest(from_ns, until_ns, there_is / MEAN_COST, askers);
+                (seen.bills.tokens(from_ns, until_ns) as f64, attempts as f64 * MEAN_COST)
+            }
+            Scarce::Permits => seen.rounds.held(from_ns, until_ns, askers).map_or((0.0, 0.0), |held| (held, there_is)),
+        };
+        println!("{what}: {used:.1} {:?} are used, {wanted:.1} are useful work of {there_is:.1}", self.scarce);
+        (used, wanted)
     }
 
-    /// Waits until most of what is scarce is used in a second, and says what is lent then.
-    async fn flows(&self, what: &str) -> Lent {
-        let mut best = 0.0_f64;
+    fn assert_useful(&self, from_ns: i64, until_ns: i64, there_is: f64, what: &str) {
+        let (used, wanted) = self.useful(from_ns, until_ns, there_is, what);
+        assert!(used >= wanted, "{what}: {used:.1} of {wanted:.1}; {}", self.fleet.summary());
+    }
+
+    /// Waits until most of what is scarce is used in a second.
+    async fn flows(&self, what: &str) {
         let pace = self.fleet.pace;
-        let whole = self.scarce.whole(pace);
         eventually(pace.bound(), what, async || {
             let from_ns = boot_time_ns();
             pass_ms(pace.ms(1_000)).await;
-            let now_ns = boot_time_ns();
-            best = best.max(self.used(from_ns, now_ns) / self.there(from_ns, now_ns));
-            best >= 0.95 * whole
+            let (used, wanted) = self.useful(from_ns, boot_time_ns(), 0.95 * self.scarce.whole(pace), what);
+            wanted > 0.0 && used >= wanted
         })
         .await;
-        let lent = self.lent().await;
-        println!("{what}: {best:.1} of {whole:.1} {:?}, {lent:?}", self.scarce);
-        lent
-    }
-
-    /// The part of a time in which clients were there to ask.
-    fn there(&self, from_ns: i64, until_ns: i64) -> f64 {
-        1.0 - self.fleet.late(from_ns, until_ns) * 1e9 / (until_ns - from_ns) as f64
-    }
-
-    fn assert_useful(&self, from_ns: i64, until_ns: i64, wanted: f64, what: &str) {
-        let (used, there) = (self.used(from_ns, until_ns), self.there(from_ns, until_ns));
-        let wanted = wanted * there;
-        println!("{what}: {used:.1} {:?} are used, {wanted:.1} are useful work (there {there:.2})", self.scarce);
-        assert!(used >= wanted, "{what}: {used:.1} of {wanted:.1}; {}", self.fleet.summary());
     }
 
     /// Both steps of the curve are used, and then the lease is over.
     async fn curve_is_followed(&self, away_ns: i64, lent: Lent) {
         let pace = self.fleet.pace;
         let step_ns = pace.step_ms() * MS;
-        let first_ns = away_ns + step_ns - pace.ms(TIMING.renew_max_ms + 50) * MS;
+        let first_ns = lent.fresh_ns + step_ns - pace.ms(TIMING.renew_max_ms + 50) * MS;
         until_ns(first_ns).await;
         let (whole, half) = match self.scarce {
             Scarce::Tokens => (lent.tokens, 0.5 * lent.tokens),
@@ -201,7 +199,7 @@ impl Work {
 
     /// T4, and useful work again.
     async fn returned(&self, what: &str) {
-        self.fleet.all_leased_within(back_ms(self.fleet.pace), what).await;
+        self.fleet.all_leased(back_ms(self.fleet.pace), what).await;
         self.flows("after the return").await;
         nothing_blocks(&self.fleet);
     }
@@ -319,10 +317,8 @@ async fn stands_still(scarce: Scarce) {
     pass_ms(pace.ms(1_500)).await;
     holder.0.freeze();
     let frozen_ns = boot_time_ns();
-    // Two renewals later the others know.
-    pass_ms(gone_ms(pace) + 2 * pace.timing().renew_max_ms + pace.ms(1_000)).await;
-    let now_ns = boot_time_ns();
-    work.assert_useful(now_ns - pace.ms(1_000) * MS, now_ns, 0.8 * scarce.whole(pace), "the others");
+    pass_ms(gone_ms(pace)).await;
+    work.flows("the others").await;
     // Nobody can give it a new lease at first.
     setting.daemon().freeze();
     let thawed_ns = boot_time_ns();
@@ -331,10 +327,8 @@ async fn stands_still(scarce: Scarce) {
     let of_lease = |billed: &&Billed| billed.sent_ns > thawed_ns && billed.source == budget_client::Source::Lease;
     assert_eq!(holder.bills().iter().filter(of_lease).count(), 0, "by a lease that has ended");
     setting.daemon().thaw();
-    eventually(Duration::from_millis(back_ms(pace).unsigned_abs()), "it is leased again", async || {
-        holder.bills().iter().any(|billed| of_lease(&billed))
-    })
-    .await;
+    eventually(pace.bound(), "it is leased again", async || holder.bills().iter().any(|billed| of_lease(&billed)))
+        .await;
     pass_ms(pace.ms(500)).await;
     let asleep =
         holder.bills().iter().filter(|one| one.sent_ns < frozen_ns && one.settled_ns > Some(thawed_ns)).count();

@@ -26,6 +26,8 @@ const UNIT: &str = "tokens";
 const ESTIMATES: (u64, u64) = (6, 14);
 const LESS: u64 = 3;
 const MORE: u64 = 4;
+/// What an attempt costs on the average: half a token more than is estimated.
+pub(crate) const MEAN_COST: f64 = 10.5;
 
 /// How attempts are billed.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +36,8 @@ pub(crate) struct Bill {
     pub(crate) held_ms: (u64, u64),
     /// One of so many is never finished: its permit ends by itself.
     pub(crate) one_lost_of: u64,
+    /// How long such a permit is out.
+    pub(crate) lost_ms: u64,
 }
 
 /// What one attempt will cost.
@@ -42,7 +46,8 @@ pub(crate) struct Billing {
     pub(crate) estimate: i64,
     pub(crate) actual: i64,
     pub(crate) held_ns: i64,
-    pub(crate) is_lost: bool,
+    /// Never finished, and out for so long.
+    pub(crate) lost_ns: Option<i64>,
 }
 
 /// An attempt that was admitted.
@@ -66,8 +71,10 @@ pub(crate) struct Bills(Mutex<Vec<Billed>>);
 
 /// An attempt under way.
 pub(crate) struct Open {
-    flight: InFlight,
+    /// None once it is lost.
+    flight: Option<InFlight>,
     number: usize,
+    source: Source,
     billing: Billing,
     ends_ns: i64,
 }
@@ -89,6 +96,14 @@ fn cost_of(tokens: i64) -> Cost {
     pay_by_tokens().cost(UNIT, tokens * MICROS).unwrap()
 }
 
+// === impl Open ===
+
+impl Open {
+    pub(crate) fn is_of_lease(&self) -> bool {
+        self.source == Source::Lease
+    }
+}
+
 // === impl Bill ===
 
 impl Bill {
@@ -97,8 +112,8 @@ impl Bill {
         let estimate = between(ESTIMATES.0, ESTIMATES.1);
         let actual = estimate - i64::try_from(LESS).unwrap() + between(0, LESS + MORE);
         let held_ns = between(self.held_ms.0, self.held_ms.1) * MS;
-        let is_lost = between(1, self.one_lost_of) == 1;
-        Billing { estimate, actual, held_ns, is_lost }
+        let lost_ns = (between(1, self.one_lost_of) == 1).then(|| i64::try_from(self.lost_ms).unwrap() * MS);
+        Billing { estimate, actual, held_ns, lost_ns }
     }
 }
 
@@ -180,17 +195,22 @@ impl Bills {
             println!("{}", billed.line(number));
         }
         all.push(billed);
-        Open { flight, number, billing, ends_ns: sent_ns + held_ns }
+        Open { flight: Some(flight), number, source, billing, ends_ns: sent_ns + held_ns }
     }
 
     /// Settles those whose time has come.
     pub(crate) fn settle(&self, open: &mut Vec<Open>, prints: bool) {
         let now_ns = boot_time_ns();
-        for Open { flight, number, billing, .. } in open.extract_if(.., |open| open.ends_ns <= now_ns) {
-            if billing.is_lost {
+        for lost in open.iter_mut().filter(|open| open.ends_ns <= now_ns) {
+            if let Some(lost_ns) = lost.billing.lost_ns
+                && let Some(flight) = lost.flight.take()
+            {
                 flight.finish(Outcome::Abandoned);
-                continue;
+                lost.ends_ns = lost.ends_ns.saturating_add(lost_ns);
             }
+        }
+        for Open { flight, number, billing, .. } in open.extract_if(.., |open| open.ends_ns <= now_ns) {
+            let Some(flight) = flight else { continue };
             // Before: what is in flight is counted too short rather than too long.
             let settled_ns = boot_time_ns();
             self.0.lock().unwrap()[number].settled_ns = Some(settled_ns);
@@ -205,22 +225,11 @@ impl Bills {
         self.0.lock().unwrap().clone()
     }
 
-    /// Tokens of what was sent in a time, per second.
-    pub(crate) fn per_second(&self, from_ns: i64, until_ns: i64) -> f64 {
+    /// Tokens of what was sent in a time.
+    pub(crate) fn tokens(&self, from_ns: i64, until_ns: i64) -> i64 {
         let all = self.0.lock().unwrap();
         let sent = all.iter().filter(|billed| (from_ns..until_ns).contains(&billed.sent_ns));
-        sent.map(Billed::whole).sum::<i64>() as f64 * 1e9 / (until_ns - from_ns) as f64
-    }
-
-    /// Permits of leases out on the average of a time.
-    pub(crate) fn in_flight(&self, from_ns: i64, until_ns: i64) -> f64 {
-        let all = self.0.lock().unwrap();
-        let of_leases = all.iter().filter(|billed| billed.source == Source::Lease);
-        let within = |billed: &Billed| {
-            let end_ns = billed.settled_ns.unwrap_or(i64::MAX).min(until_ns);
-            (end_ns - billed.sent_ns.max(from_ns)).max(0)
-        };
-        of_leases.map(within).sum::<i64>() as f64 / (until_ns - from_ns) as f64
+        sent.map(Billed::whole).sum()
     }
 }
 

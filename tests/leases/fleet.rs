@@ -28,6 +28,7 @@ use super::{
     bills::{Bill, Billing, Bills, Open, pay_by_tokens},
     pace::Pace,
     setting::pay,
+    useful::Rounds,
 };
 
 /// The deadline of each ask.
@@ -39,8 +40,6 @@ const WAITING_MAX: usize = 64;
 const TICK: Duration = Duration::from_millis(10);
 /// A client that was not scheduled for so long does not make up for all of it.
 const BEHIND_MAX_S: f64 = 0.5;
-/// One that was scheduled so much too late was not there to ask.
-const LATE_NS: i64 = 20_000_000;
 
 /// One admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,10 +66,7 @@ pub(crate) struct Seen {
     pub(crate) failures: Mutex<HashMap<String, u64>>,
     /// Longest time an ask took, nanoseconds.
     pub(crate) longest_ns: AtomicI64,
-    /// Longest time that a client that wanted to ask was not scheduled.
-    pub(crate) late_ns: AtomicI64,
-    /// Each such time of some length, from and until then.
-    pub(crate) stalls: Mutex<Vec<(i64, i64)>>,
+    pub(crate) rounds: Rounds,
     /// What they cost, where they are billed.
     pub(crate) bills: Bills,
     /// Each admission is printed, for another process to read.
@@ -95,6 +91,7 @@ pub(crate) struct Demand {
 /// One ask.
 #[derive(Clone, Copy)]
 struct Wanted {
+    asker: usize,
     is_retry: bool,
     local_only: bool,
     billing: Option<Billing>,
@@ -193,25 +190,29 @@ impl Fleet {
         let handle = client.dependency(&dependency).unwrap();
         let active = Arc::new(AtomicBool::new(true));
         let asker = Asker::Leased(handle.clone());
-        let work = work(asker, demand, Arc::clone(&active), Arc::clone(&self.seen));
+        let work = work((self.askers(), asker), demand, Arc::clone(&active), Arc::clone(&self.seen));
         self.members.push(Member { client, handle, active, task: tokio::spawn(work) });
     }
 
     /// A caller of an agent, or of a daemon, that holds no lease.
     pub(crate) fn add_caller(&mut self, endpoint: &str, demand: Demand) {
         let asker = Asker::Plain(Arc::new(PlainClient::with_options(endpoint, &security::caller()).unwrap()));
-        let work = work(asker, demand, Arc::new(AtomicBool::new(true)), Arc::clone(&self.seen));
+        let work = work((self.askers(), asker), demand, Arc::new(AtomicBool::new(true)), Arc::clone(&self.seen));
         self.callers.push(tokio::spawn(work));
     }
 
-    /// Waits until all are leased.
-    pub(crate) async fn all_leased_within(&self, ms: i64, what: &str) -> i64 {
+    /// Clients, and callers without leases.
+    pub(crate) fn askers(&self) -> usize {
+        self.members.len() + self.callers.len()
+    }
+
+    /// Waits until all are leased, and says how long that took and should. Who is late is judged in virtual time, by T4 of
+    /// tests/sim.
+    pub(crate) async fn all_leased(&self, should_ms: i64, what: &str) {
         let start_ns = boot_time_ns();
-        let bound = Duration::from_millis(ms.unsigned_abs());
-        eventually(bound, what, async || self.standing(Standing::Leased) == self.members.len()).await;
+        eventually(self.pace.bound(), what, async || self.standing(Standing::Leased) == self.members.len()).await;
         let took_ms = (boot_time_ns() - start_ns) / 1_000_000;
-        println!("{what}: {} holders within {took_ms} ms, at most {ms} ms", self.members.len());
-        took_ms
+        println!("{what}: {} holders within {took_ms} ms; on an idle machine {should_ms} ms", self.members.len());
     }
 
     /// Twice as many originals as there may be, and three times the ratio of retries, by so many clients.
@@ -253,35 +254,11 @@ impl Fleet {
         admissions.iter().filter(|seen| seen.from_ns >= from_ns && seen.source == Source::Lease).count()
     }
 
-    /// Asserts that at least so many were admitted on the average.
-    pub(crate) fn assert_useful(&self, from_ns: i64, until_ns: i64, per_second: f64, what: &str) {
-        let seconds = (until_ns - from_ns) as f64 / 1e9;
-        let admitted = self.admitted(from_ns, until_ns);
-        let late = self.late(from_ns, until_ns);
-        let wanted = per_second * (seconds - late);
-        println!("{what}: {admitted} admitted in {seconds:.2} s (late {late:.2} s), {wanted:.0} are useful work");
-        assert!(admitted as f64 >= wanted, "{what}: {admitted} of {wanted:.0}; {}", self.summary());
-    }
-
-    /// How long, on the average and in seconds, clients were not there to ask in a time, since the machine was busy; at most
-    /// half of it.
-    pub(crate) fn late(&self, from_ns: i64, until_ns: i64) -> f64 {
-        let stalls = self.seen.stalls.lock().unwrap();
-        let within = |(from, until): &(i64, i64)| ((*until).min(until_ns) - (*from).max(from_ns)).max(0);
-        let askers = (self.members.len() + self.callers.len()).max(1) as f64;
-        let late = stalls.iter().map(within).sum::<i64>() as f64 / 1e9 / askers;
-        late.min((until_ns - from_ns) as f64 / 2e9)
-    }
-
-    /// Each ask was decided, but for the few that a busy machine keeps from being heard in time.
+    /// Each ask was decided, or had no answer by its deadline: how many those are is up to the machine.
     pub(crate) fn assert_none_failed(&self) {
         const LATE: &str = "no answer within the deadline";
         let failures = self.seen.failures.lock().unwrap().clone();
-        let late: u64 = failures.iter().filter(|(why, _)| *why == LATE).map(|(_, count)| count).sum();
-        let all: u64 = failures.values().sum();
-        let asked = self.seen.originals_asked.load(Relaxed) + self.seen.retries_asked.load(Relaxed);
-        let most = u64::try_from(asked).unwrap_or(0) / 50;
-        assert!(all == late && late <= most, "{}", self.summary());
+        assert!(failures.keys().all(|why| why == LATE), "{}", self.summary());
     }
 
     pub(crate) fn summary(&self) -> String {
@@ -325,7 +302,7 @@ impl Fleet {
     }
 }
 
-async fn work(asker: Asker, demand: Demand, active: Arc<AtomicBool>, seen: Arc<Seen>) {
+async fn work((number, asker): (usize, Asker), demand: Demand, active: Arc<AtomicBool>, seen: Arc<Seen>) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut waiting: JoinSet<Option<Open>> = JoinSet::new();
@@ -340,17 +317,13 @@ async fn work(asker: Asker, demand: Demand, active: Arc<AtomicBool>, seen: Arc<S
         seen.bills.settle(&mut open, seen.prints);
         let now_ns = boot_time_ns();
         let elapsed_s = ((now_ns - last_ns) as f64 / 1e9).min(BEHIND_MAX_S);
-        let tick_ns = i64::try_from(TICK.as_nanos()).unwrap_or(0);
-        seen.late_ns.fetch_max(now_ns - last_ns - tick_ns, Relaxed);
-        if now_ns - last_ns - tick_ns > LATE_NS {
-            seen.stalls.lock().unwrap().push((last_ns + tick_ns, now_ns));
-        }
         last_ns = now_ns;
         if !active.load(Relaxed) {
             continue;
         }
         originals += demand.originals * elapsed_s;
         retries += demand.retries * elapsed_s;
+        let asks_for_originals = originals >= 1.0;
         while originals >= 1.0 || retries >= 1.0 {
             let is_retry = retries > originals;
             if is_retry {
@@ -361,8 +334,12 @@ async fn work(asker: Asker, demand: Demand, active: Arc<AtomicBool>, seen: Arc<S
                 seen.originals_asked.fetch_add(1, Relaxed);
             }
             let billing = demand.bill.map(|bill| bill.next(&mut rng));
-            let wanted = Wanted { is_retry, local_only: demand.local_only, billing, pace: demand.pace };
+            let wanted = Wanted { asker: number, is_retry, local_only: demand.local_only, billing, pace: demand.pace };
             open.extend(seen.ask(&asker, wanted, &mut waiting));
+        }
+        // Others ask when they are answered.
+        if asks_for_originals && matches!(asker, Asker::Leased(_)) {
+            seen.rounds.note(number, now_ns, open.iter().filter(|open: &&Open| open.is_of_lease()).count());
         }
     }
 }
@@ -378,7 +355,7 @@ impl Seen {
     /// Locally at once, or else beside the others.
     fn ask(self: &Arc<Self>, asker: &Asker, wanted: Wanted, waiting: &mut JoinSet<Option<Open>>) -> Option<Open> {
         let from_ns = boot_time_ns();
-        let Wanted { is_retry, billing, local_only, pace } = wanted;
+        let Wanted { asker: number, is_retry, billing, local_only, pace } = wanted;
         let within = move |ms| Duration::from_millis(pace.ms(ms).unsigned_abs());
         let ask = ask_of(is_retry).costs(billing.map(|billing| billing.estimated()));
         if let Asker::Leased(handle) = asker
@@ -399,7 +376,10 @@ impl Seen {
                     seen.note(from_ns, is_retry, billing, decided)
                 }
                 Asker::Plain(client) => {
-                    seen.ask_plainly(from_ns, is_retry, &client, within(WITHIN_PLAINLY_MS)).await;
+                    let is_decided = seen.ask_plainly(from_ns, is_retry, &client, within(WITHIN_PLAINLY_MS)).await;
+                    if is_decided && !is_retry {
+                        seen.rounds.note(number, boot_time_ns(), 0);
+                    }
                     None
                 }
             }
@@ -407,7 +387,8 @@ impl Seen {
         None
     }
 
-    async fn ask_plainly(&self, from_ns: i64, is_retry: bool, client: &PlainClient, within: Duration) {
+    /// Whether it was decided.
+    async fn ask_plainly(&self, from_ns: i64, is_retry: bool, client: &PlainClient, within: Duration) -> bool {
         let attempt = if is_retry { Attempt::retry(2, Cause::Transient) } else { Attempt::ORIGINAL };
         let reserve = Reserve { no_release: true, ..Reserve::new(reservation_id().unwrap(), attempt) };
         let reserved = client.reserve(&pay(), &reserve, within).await;
@@ -421,15 +402,19 @@ impl Seen {
                     Mode::Degraded => Source::Degraded,
                 };
                 self.keep(Admission { from_ns, until_ns, is_retry, source });
+                true
             }
             Ok(_) => {
                 self.denied.fetch_add(1, Relaxed);
+                true
             }
             Err(budget_client::Error::Overloaded(_)) => {
                 self.overloaded.fetch_add(1, Relaxed);
+                false
             }
             Err(error) => {
                 *self.failures.lock().unwrap().entry(error.to_string()).or_default() += 1;
+                false
             }
         }
     }

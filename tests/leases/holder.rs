@@ -67,8 +67,8 @@ impl HolderProcess {
         if let Some(holder) = start.holder {
             command.env(NAME, holder);
         }
-        if let Some(Bill { held_ms: (shortest, longest), one_lost_of }) = start.bill {
-            command.env(BILL, format!("{shortest} {longest} {one_lost_of}"));
+        if let Some(Bill { held_ms: (shortest, longest), one_lost_of, lost_ms }) = start.bill {
+            command.env(BILL, format!("{shortest} {longest} {one_lost_of} {lost_ms}"));
         }
         if let Some(library) = start.splits {
             command.env(SPLITS, "1").env("LD_PRELOAD", library);
@@ -100,7 +100,7 @@ fn process() {
     let name = env::var(NAME).ok();
     let bill = env::var(BILL).ok().map(|text| {
         let numbers: Vec<u64> = text.split(' ').map(|number| number.parse().unwrap()).collect();
-        Bill { held_ms: (numbers[0], numbers[1]), one_lost_of: numbers[2] }
+        Bill { held_ms: (numbers[0], numbers[1]), one_lost_of: numbers[2], lost_ms: numbers[3] }
     });
     let pace = Pace::parse(&env::var(PACE).unwrap()).unwrap();
     // The test runner has begun a line.

@@ -8,13 +8,13 @@ use budget::{
         checker::{AllWindows, Event, Law, Slope},
         horizon_ms,
     },
-    lease::Timing,
     policy::Policy,
 };
 
 use super::{
     fleet::{Admission, Seen},
-    setting::{Setting, TIMING, judged},
+    pace::Pace,
+    setting::{Setting, judged},
 };
 
 /// Windows that the slope of a term is taken from.
@@ -26,7 +26,7 @@ pub(crate) struct Case {
     events: Vec<(i64, Event)>,
     fleet: Fleet,
     pub(crate) causes: Causes,
-    timing: Timing,
+    pace: Pace,
     start_ns: i64,
 }
 
@@ -54,16 +54,16 @@ impl Case {
         let count = |number: usize| i64::try_from(number).unwrap();
         let fleet = Fleet { holders: count(holders), replicas: count(replicas) };
         let (events, causes) = (Vec::new(), Causes::default());
-        Self { policy: Arc::clone(policy), events, fleet, causes, timing: TIMING, start_ns }
+        Self { policy: Arc::clone(policy), events, fleet, causes, pace: Pace::FULL, start_ns }
     }
 
     /// Of a setting, at its speed.
     pub(crate) fn of(setting: &Setting, holders: usize, replicas: usize, start_ns: i64) -> Self {
-        Self { timing: setting.pace.timing(), ..Self::new(&setting.policy, holders, replicas, start_ns) }
+        Self { pace: setting.pace, ..Self::new(&setting.policy, holders, replicas, start_ns) }
     }
 
     pub(crate) fn horizon_ms(&self) -> i64 {
-        horizon_ms(&self.policy, &self.timing)
+        horizon_ms(&self.policy, &self.pace.timing())
     }
 
     /// The store loses its state at about this time.
@@ -73,7 +73,7 @@ impl Case {
 
     /// Another policy comes into force.
     pub(crate) fn policy(&mut self, at_ns: i64, policy: &str) {
-        self.events.push((at_ns, Event::Policy(Law::of(&judged(policy)))));
+        self.events.push((at_ns, Event::Policy(Law::of(&judged(self.pace, policy)))));
     }
 
     /// All of them may be beyond their curves at once.
@@ -83,7 +83,7 @@ impl Case {
 
     /// The documented bound of windows of this length.
     pub(crate) fn bound(&self, window_ms: i64, causes: &Causes) -> Bound {
-        Bound::new(&self.policy, &self.timing, self.fleet, window_ms, causes)
+        Bound::new(&self.policy, &self.pace.timing(), self.fleet, window_ms, causes)
     }
 
     pub(crate) fn judged_by(&self) -> &Policy {

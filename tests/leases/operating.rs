@@ -18,12 +18,13 @@ use budget_tests::{
 use super::{
     fleet::{Demand, Fleet},
     judge::Case,
+    pace::Pace,
     redis::alone,
-    setting::{CALL, Setting, pay_id, policy_of},
+    setting::{CALL, Setting, pay_id},
 };
 
 /// For what must happen at all: more than it ever takes.
-const BOUND: Duration = Duration::from_secs(120);
+const BOUND: Duration = Duration::from_secs(240);
 const MEMBERS: usize = 50;
 const REPLICAS: usize = 3;
 const RATE: i64 = 200;
@@ -43,9 +44,9 @@ fn by(why: &str) -> By {
 
 impl Night {
     /// Each replica with a copy of the policy file, as hosts have it. All clients are leased.
-    async fn start() -> Self {
-        let policy = policy_of(RATE, 150, 150);
-        let mut setting = Setting::bare(Some(RedisServer::start(Flavour::Redis7)), &policy);
+    async fn start(pace: Pace) -> Self {
+        let policy = pace.policy(RATE, 150, 150);
+        let mut setting = Setting::bare(pace, Some(RedisServer::start(Flavour::Redis7)), &policy);
         let url = setting.redis.as_ref().unwrap().unix_url();
         for replica in 0..REPLICAS {
             let file = setting.path(&format!("policy{replica}.toml"));
@@ -57,14 +58,13 @@ impl Night {
             setting.daemons.push(Daemon::start(&arguments));
         }
         let operators = setting.daemons.iter().map(|daemon| security::client(&daemon.endpoint())).collect();
-        let mut case = Case::new(&setting.policy, MEMBERS, REPLICAS, boot_time_ns());
+        let mut case = Case::of(&setting, MEMBERS, REPLICAS, boot_time_ns());
         case.causes.beyond = i64::try_from(MEMBERS + REPLICAS).unwrap();
         // Each knows all replicas, and begins with another one.
-        let mut fleet = Fleet::empty();
-        fleet.rate = RATE;
+        let mut fleet = Fleet::paced(pace, RATE);
         let mut endpoints = setting.endpoints();
         for _ in 0..MEMBERS {
-            fleet.add(&endpoints, None, Demand::plenty(RATE, MEMBERS));
+            fleet.add(&endpoints, None, Demand::plenty_at(pace, RATE, MEMBERS));
             endpoints.rotate_left(1);
         }
         let night = Self { setting, operators, fleet, case };
@@ -146,12 +146,12 @@ impl Night {
 /// Seen to fail with rules that do not tell of the switch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_night_of_operating_three_replicas_under_fifty_clients() {
-    let _alone = alone().await;
-    let mut night = Night::start().await;
-    let (policy, at_first) = (policy_of(RATE, 150, 150), night.version(0).await);
+    let (_alone, pace) = alone().await;
+    let mut night = Night::start(pace).await;
+    let (policy, at_first) = (pace.policy(RATE, 150, 150), night.version(0).await);
 
     // A change at one replica, regretted at another.
-    let lowered = policy_of(80, 60, 60);
+    let lowered = pace.policy(80, 60, 60);
     night.put(0, &lowered, "the peak is over").await;
     night.everybody_follows("the change").await;
     night.originals_go_on(50).await;

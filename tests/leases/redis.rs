@@ -3,15 +3,18 @@
 use std::{fs, path::Path};
 
 use budget_client::boot_time_ns;
-use budget_tests::redis_server::{Flavour, RedisServer};
+use budget_tests::{
+    eventually::eventually,
+    redis_server::{Flavour, RedisServer},
+};
 
 use super::{
     fleet::{Demand, Fleet},
     judge::Case,
-    outages::{all_fresh, curve_is_followed, nothing_blocks, returned, settle},
+    outages::{Fresh, all_fresh, curve_is_followed, nothing_blocks, returned, settle, steps_are_used},
     pace::Pace,
     preload,
-    setting::{On, REST_MS, Setting, TIMING, pass_ms, until_ns},
+    setting::{On, REST_MS, Setting, pass_ms, until_ns},
 };
 
 const MS: i64 = 1_000_000;
@@ -30,10 +33,10 @@ fn server(setting: &mut Setting) -> &mut RedisServer {
     setting.redis.as_mut().unwrap()
 }
 
-async fn fleet(setting: &Setting) -> (Fleet, f64) {
+async fn fleet(setting: &Setting) -> (Fleet, Fresh) {
     let fleet = Fleet::plenty_at(setting.pace, &setting.endpoints(), MEMBERS, RATE);
-    let lent = settle(setting, &fleet).await;
-    (fleet, lent)
+    let fresh = settle(setting, &fleet).await;
+    (fleet, fresh)
 }
 
 fn case(setting: &Setting, start_ns: i64) -> Case {
@@ -63,11 +66,11 @@ async fn q11_redis_and_every_daemon_killed_under_fifty_clients() {
     let (_alone, pace) = alone().await;
     let mut setting = Setting::paced(pace, On::Redis7, &policy(pace), REPLICAS, &[]);
     let start_ns = boot_time_ns();
-    let (fleet, lent) = fleet(&setting).await;
+    let (fleet, fresh) = fleet(&setting).await;
     let killed_ns = boot_time_ns();
     server(&mut setting).kill();
     setting.daemons.iter_mut().for_each(budget_tests::daemon::Daemon::kill);
-    curve_is_followed(&fleet, killed_ns, lent).await;
+    curve_is_followed(&fleet, killed_ns, fresh).await;
     server(&mut setting).restart();
     for daemon in &mut setting.daemons {
         daemon.restart();
@@ -96,9 +99,9 @@ async fn stands_still(on: On) {
     let (_alone, pace) = alone().await;
     let mut setting = Setting::paced(pace, on, &policy(pace), REPLICAS, &[]);
     let start_ns = boot_time_ns();
-    let (fleet, lent) = fleet(&setting).await;
+    let (fleet, fresh) = fleet(&setting).await;
     server(&mut setting).freeze();
-    curve_is_followed(&fleet, boot_time_ns(), lent).await;
+    curve_is_followed(&fleet, boot_time_ns(), fresh).await;
     server(&mut setting).thaw();
     returned(&setting, &fleet, pace.return_ms() + REST_MS, "T4 after standing still").await;
     nothing_blocks(&fleet);
@@ -150,34 +153,16 @@ async fn q11_replicas_that_lease_go_on_while_redis_is_away() {
     let operator = setting.operator();
     let rate = pace.rate(RATE) as f64;
     let lends = async || operator.lent_per_second().await >= 0.7 * rate;
-    budget_tests::eventually::eventually(pace.bound(), "replicas are leased", lends).await;
-    pass_ms(pace.ms(500)).await;
-    let from_ns = boot_time_ns();
-    pass_ms(pace.ms(1_000)).await;
-    fleet.assert_useful(from_ns, boot_time_ns(), 0.8 * rate, "calm, by replicas");
-    let lent = operator.lent_per_second().await;
-    all_fresh(&operator, REPLICAS, pace, 2).await;
+    eventually(pace.bound(), "replicas are leased", lends).await;
+    fleet.works(0.8 * rate, "calm, by replicas").await;
+    let fresh = all_fresh(&operator, REPLICAS, pace, 2).await;
     let killed_ns = boot_time_ns();
     server(&mut setting).kill();
-    let first_ns = killed_ns + (pace.step_ms() - pace.ms(TIMING.renew_max_ms + 50)) * MS;
-    until_ns(first_ns).await;
-    fleet.assert_useful(killed_ns, first_ns, 0.9 * lent, "replicas on the curve");
-    until_ns(first_ns + pace.step_ms() * MS).await;
-    fleet.assert_useful(
-        killed_ns + pace.step_ms() * MS,
-        first_ns + pace.step_ms() * MS,
-        0.45 * lent,
-        "replicas on the half of it",
-    );
+    steps_are_used(&fleet, killed_ns, fresh, "replicas on the curve").await;
     until_ns(killed_ns + (2 * pace.step_ms() + pace.ms(500)) * MS).await;
     server(&mut setting).restart();
-    let start_of_return_ns = boot_time_ns();
-    let bound = std::time::Duration::from_millis((pace.return_ms() + REST_MS).unsigned_abs());
-    budget_tests::eventually::eventually(bound, "T4: replicas are leased again", lends).await;
-    println!("T4: replicas leased again within {} ms", (boot_time_ns() - start_of_return_ns) / MS);
-    let from_ns = boot_time_ns();
-    pass_ms(pace.ms(500)).await;
-    fleet.assert_useful(from_ns, boot_time_ns(), 0.4 * rate, "replicas after the return");
+    eventually(pace.bound(), "T4: replicas are leased again", lends).await;
+    fleet.works(0.4 * rate, "replicas after the return").await;
     fleet.assert_none_failed();
     let mut case = Case::of(&setting, REPLICAS, REPLICAS, start_ns);
     case.epoch(killed_ns);

@@ -118,7 +118,7 @@ async fn a13_a_hundred_reloads_a_second_on_two_replicas_refill_and_lose_nothing(
     // All that is admitted of the other dependency is decided by leases.
     let demand = Demand { local_only: true, ..Demand::plenty(100, MEMBERS) };
     let fleet = Fleet::start(&setting.endpoints(), MEMBERS, demand);
-    fleet.all_leased_within(RETURN_MS, "first leases").await;
+    fleet.all_leased(RETURN_MS, "first leases").await;
     let callers: Vec<Caller> = operators.iter().cloned().map(Caller::start).collect();
     let mut case = Case::new(&setting.policy, MEMBERS, REPLICAS, start_ns);
     let leased = [policy_of(80, 20, 10), POLICY.replace("ratio = 0.2", "ratio = 0.1"), POLICY.to_owned()];

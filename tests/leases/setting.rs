@@ -2,7 +2,11 @@
 
 use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
-use budget::{ids::DependencyId, lease::Timing, policy::Policy};
+use budget::{
+    ids::{DependencyId, PolicyVersion},
+    lease::Timing,
+    policy::Policy,
+};
 use budget_client::{Client, Dependency, HolderPage, How, PolicyEdit, boot_time_ns};
 use budget_tests::{
     daemon::Daemon,
@@ -16,7 +20,7 @@ use tempfile::TempDir;
 use super::pace::Pace;
 
 /// For what must happen at all: more than it ever takes.
-pub(crate) const BOUND: Duration = Duration::from_secs(30);
+pub(crate) const BOUND: Duration = Duration::from_secs(60);
 /// For a call of the test itself.
 pub(crate) const CALL: Duration = Duration::from_secs(10);
 
@@ -37,7 +41,7 @@ pub(crate) const STEP_MS: i64 = Pace::FULL.step_ms();
 pub(crate) const QUARANTINE_MS: i64 = Pace::FULL.quarantine_ms();
 /// The longest rest of an endpoint that does not answer.
 pub(crate) const REST_MS: i64 = 5_000;
-/// T4, after the coordinator can be reached: the quarantine, two renewals, and 2 s.
+/// T4, after the coordinator can be reached: the quarantine, two renewals, and 2 s. Here it is said, in tests/sim judged.
 pub(crate) const RETURN_MS: i64 = Pace::FULL.return_ms();
 
 /// 100 attempts per second.
@@ -52,11 +56,7 @@ pub(crate) fn policy_of(rate: i64, burst: i64, retry_burst: i64) -> String {
 }
 
 /// A policy's text, judged.
-pub(crate) fn judged(policy: &str) -> Arc<Policy> {
-    judged_at(Pace::FULL, policy)
-}
-
-fn judged_at(pace: Pace, policy: &str) -> Arc<Policy> {
+pub(crate) fn judged(pace: Pace, policy: &str) -> Arc<Policy> {
     let timing = LeaseTiming { limits: pace.timing(), unsafe_short: true };
     let set = PolicySet::parse_timed("a test", &format!("[dependency.pay]\n{policy}"), timing);
     let set = set.unwrap_or_else(|error| panic!("{error}"));
@@ -112,7 +112,7 @@ impl Setting {
         arguments: &[&str],
     ) -> Self {
         let url = redis.as_ref().map_or_else(|| "memory".to_owned(), RedisServer::unix_url);
-        let mut setting = Self::bare_paced(pace, redis, policy);
+        let mut setting = Self::bare(pace, redis, policy);
         let store = setting.stored(&url);
         for _ in 0..replicas {
             let mut all: Vec<&str> = store.iter().map(String::as_str).chain(arguments.iter().copied()).collect();
@@ -125,13 +125,9 @@ impl Setting {
     }
 
     /// Without a daemon yet.
-    pub(crate) fn bare(redis: Option<RedisServer>, policy: &str) -> Self {
-        Self::bare_paced(Pace::FULL, redis, policy)
-    }
-
-    fn bare_paced(pace: Pace, redis: Option<RedisServer>, policy: &str) -> Self {
+    pub(crate) fn bare(pace: Pace, redis: Option<RedisServer>, policy: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let setting = Self { daemons: Vec::new(), redis, policy: judged_at(pace, policy), pace, directory };
+        let setting = Self { daemons: Vec::new(), redis, policy: judged(pace, policy), pace, directory };
         fs::write(setting.path("policy.toml"), format!("[dependency.pay]\n{policy}")).unwrap();
         let t = pace.timing();
         let timing = format!(
@@ -186,7 +182,7 @@ impl Setting {
 
     /// Of the first daemon.
     pub(crate) fn operator(&self) -> Operator {
-        Operator { client: security::client(&self.daemons[0].endpoint()) }
+        Operator::of(&self.daemons[0].endpoint())
     }
 }
 
@@ -198,6 +194,10 @@ pub(crate) struct Operator {
 // === impl Operator ===
 
 impl Operator {
+    pub(crate) fn of(endpoint: &str) -> Self {
+        Self { client: security::client(endpoint) }
+    }
+
     /// None while the store cannot say.
     pub(crate) async fn try_holders(&self) -> Option<HolderPage> {
         self.client.list_holders(&pay_id(), None, CALL).await.ok()
@@ -216,6 +216,25 @@ impl Operator {
 
     pub(crate) async fn lent_per_second(&self) -> f64 {
         self.lent().await.0
+    }
+
+    /// Waits until every holder, so many, was told of this version of the policies.
+    pub(crate) async fn all_told(&self, holders: usize, version: PolicyVersion) {
+        eventually(BOUND, "all holders are told", async || {
+            let Ok(page) = self.client.list_holders(&pay_id(), None, CALL).await else { return false };
+            page.versions.len() == holders && page.versions.iter().all(|told| *told == Some(version))
+        })
+        .await;
+    }
+
+    /// Waits until holders have given up what is more than this, attempts per second.
+    pub(crate) async fn charges_at_most(&self, per_second: i64) {
+        eventually(BOUND, "all has been given up that is too much", async || {
+            let holders = self.try_holders().await.map_or_else(Vec::new, |page| page.holders);
+            let charged: i64 = holders.iter().map(|holder| holder.value.charged.rate).sum();
+            !holders.is_empty() && charged <= per_second * 1_000_000
+        })
+        .await;
     }
 
     pub(crate) async fn put(&self, policy: &str) {

@@ -10,9 +10,10 @@ use super::{
     agents::Agent,
     fleet::{Demand, Fleet},
     judge::Case,
+    outages::{Fresh, fresh_until},
     setting::{
-        BOUND, CALL, On, POLICY, QUARANTINE_MS, REST_MS, RETURN_MS, STEP_MS, Setting, TIMING, pass_ms, pay_id,
-        policy_of, until_ns,
+        BOUND, CALL, On, Operator, POLICY, QUARANTINE_MS, REST_MS, RETURN_MS, STEP_MS, Setting, TIMING, pass_ms,
+        pay_id, policy_of, until_ns,
     },
 };
 
@@ -26,6 +27,9 @@ const HOLDERS: usize = CLIENTS + 1;
 /// What an agent lends it must have first: two more renewals, and a wait.
 const LENT_MS: i64 = RETURN_MS + 4 * TIMING.renew_max_ms + TIMING.resend_max_ms;
 
+/// A sub-lease that is no older than a renewal, of a lease that was no older when it was lent on, lasts so long.
+const LEAST_MS: i64 = 2 * STEP_MS - 2 * TIMING.renew_max_ms;
+
 /// An agent, leased clients of it, and one of the daemon behind it, all leased and at work.
 async fn at_work(setting: &Setting) -> (Agent, Fleet) {
     let agent = Agent::start(setting, 0).await;
@@ -35,20 +39,21 @@ async fn at_work(setting: &Setting) -> (Agent, Fleet) {
         fleet.add(&[agent.endpoint()], None, demand);
     }
     fleet.add(&setting.endpoints(), None, demand);
-    fleet.all_leased_within(LENT_MS, "first leases and sub-leases").await;
-    pass_ms(1_500).await;
-    let from_ns = boot_time_ns();
-    pass_ms(1_000).await;
-    fleet.assert_useful(from_ns, boot_time_ns(), 0.7 * RATE, "calm, by an agent that lends");
+    fleet.all_leased(LENT_MS, "first leases and sub-leases").await;
+    fleet.works(0.7 * RATE, "calm, by an agent that lends").await;
     (agent, fleet)
 }
 
 /// The rates that the agent has lent, in whole attempts per second, and to how many.
 async fn sublet(agent: &Agent) -> (f64, usize) {
-    let client = Client::new(&agent.endpoint()).unwrap();
-    let holders = client.list_holders(&pay_id(), None, CALL).await.unwrap().holders;
-    let rates = holders.iter().map(|holder| holder.value.value.rate).filter(|rate| *rate > 0);
-    (rates.clone().sum::<i64>() as f64 / 1e6, rates.count())
+    Operator::of(&agent.endpoint()).lent().await
+}
+
+/// The clients of an agent go on along the curve of what it had lent to them, until its first step must be over.
+async fn curve_is_used(fleet: &Fleet, away_ns: i64, fresh: Fresh, what: &str) {
+    let first_ns = fresh.at_ns + (LEAST_MS - STEP_MS - 50) * MS;
+    until_ns(first_ns).await;
+    fleet.assert_useful(away_ns, first_ns, 0.8 * fresh.per_second, what);
 }
 
 /// Clients of an agent decide by themselves; the daemon knows only the agent, which shows its sub-lessees. When it is
@@ -58,23 +63,19 @@ async fn q14_clients_of_an_agent_decide_by_themselves_and_outlive_it_by_its_curv
     let setting = Setting::new(On::Memory, POLICY);
     let start_ns = boot_time_ns();
     let (mut agent, fleet) = at_work(&setting).await;
-    let (rate, count) = sublet(&agent).await;
-    assert!(count == LESSEES && rate > 0.0, "{rate} lent to {count}");
+    let fresh = fresh_until(&Operator::of(&agent.endpoint()), LESSEES, fleet.pace, LEAST_MS).await;
     let page = setting.operator().holders().await;
     let leased: Vec<_> = page.holders.iter().filter(|holder| holder.value.value.rate > 0).collect();
     assert_eq!(leased.len(), 2, "the agent and the other client: {leased:?}");
     let parent = leased.iter().find(|holder| holder.value.holder.as_str() == "host0").unwrap();
-    assert!(rate <= parent.value.value.rate as f64 / 1e6, "{rate} of {parent:?}");
+    assert!(fresh.per_second <= parent.value.value.rate as f64 / 1e6, "{fresh:?} of {parent:?}");
 
     agent.process.kill();
     let killed_ns = boot_time_ns();
-    // Until the first step of a lease that was not quite new, when it was lent on, is over.
-    let first_ns = killed_ns + (STEP_MS - 2 * TIMING.renew_max_ms - 50) * MS;
-    until_ns(first_ns).await;
-    fleet.assert_useful(killed_ns, first_ns, 0.8 * rate, "along the dead agent's curve");
+    curve_is_used(&fleet, killed_ns, fresh, "along the dead agent's curve").await;
     until_ns(killed_ns + QUARANTINE_MS * MS).await;
     agent.restart().await;
-    fleet.all_leased_within(LENT_MS + REST_MS, "T4: leased again by the agent that came back").await;
+    fleet.all_leased(LENT_MS + REST_MS, "T4: leased again by the agent that came back").await;
     let mut case = Case::new(&setting.policy, HOLDERS, 1, start_ns);
     case.all_beyond();
     case.assert(&*fleet.end().await);
@@ -91,7 +92,7 @@ async fn q14_an_agent_that_lends_and_is_started_again_costs_no_more_than_the_bou
         agent.restart().await;
         pass_ms(400).await;
     }
-    fleet.all_leased_within(LENT_MS + REST_MS, "T4: leased again after the restarts").await;
+    fleet.all_leased(LENT_MS + REST_MS, "T4: leased again after the restarts").await;
     let mut case = Case::new(&setting.policy, HOLDERS, 1, start_ns);
     case.all_beyond();
     case.assert(&*fleet.end().await);
@@ -103,18 +104,16 @@ async fn q14_sub_leases_end_with_the_lease_of_the_agent_while_the_daemon_is_away
     let mut setting = Setting::new(On::Memory, POLICY);
     let start_ns = boot_time_ns();
     let (agent, fleet) = at_work(&setting).await;
-    let (rate, _) = sublet(&agent).await;
+    let fresh = fresh_until(&Operator::of(&agent.endpoint()), LESSEES, fleet.pace, LEAST_MS).await;
     setting.daemon().kill();
     let killed_ns = boot_time_ns();
-    let first_ns = killed_ns + (STEP_MS - 2 * TIMING.renew_max_ms - 50) * MS;
-    until_ns(first_ns).await;
-    fleet.assert_useful(killed_ns, first_ns, 0.8 * rate, "along the agent's curve");
+    curve_is_used(&fleet, killed_ns, fresh, "along the agent's curve").await;
     until_ns(killed_ns + (2 * STEP_MS + 300) * MS).await;
     let after_ns = boot_time_ns();
     pass_ms(500).await;
     assert_eq!(fleet.by_lease_since(after_ns), 0, "no sub-lease outlives its parent: {}", fleet.summary());
     setting.restart_on_memory();
-    fleet.all_leased_within(LENT_MS + REST_MS, "T4: leased again by agent and daemon").await;
+    fleet.all_leased(LENT_MS + REST_MS, "T4: leased again by agent and daemon").await;
     let mut case = Case::new(&setting.policy, HOLDERS, 1, start_ns);
     case.epoch(killed_ns);
     case.all_beyond();
@@ -157,7 +156,7 @@ async fn q14_a_client_of_an_agent_is_revoked_at_the_agent_and_the_others_go_on()
     for number in 0..LESSEES {
         fleet.add(&[agent.endpoint()], Some(&format!("client-{number}")), Demand::plenty(100, LESSEES));
     }
-    fleet.all_leased_within(LENT_MS, "first sub-leases").await;
+    fleet.all_leased(LENT_MS, "first sub-leases").await;
     let (name, why) = (HolderId::new("client-1").unwrap(), "runs wild");
     let client = Client::new(&agent.endpoint()).unwrap();
     let at_daemon = Client::new(&setting.endpoints()[0]).unwrap();
@@ -169,7 +168,7 @@ async fn q14_a_client_of_an_agent_is_revoked_at_the_agent_and_the_others_go_on()
         fleet.members[1].handle.standing() == Standing::Direct && fleet.standing(Standing::Leased) == LESSEES - 1
     })
     .await;
-    fleet.all_leased_within(2 * STEP_MS + LENT_MS, "leased again after one curve").await;
+    fleet.all_leased(2 * STEP_MS + LENT_MS, "leased again after one curve").await;
     let mut case = Case::new(&setting.policy, LESSEES + 1, 1, start_ns);
     case.all_beyond();
     case.assert(&*fleet.end().await);
@@ -191,7 +190,7 @@ async fn q14_an_agent_of_an_agent_lends_along_the_curve_of_that_one() {
     for _ in 0..LESSEES {
         fleet.add(&[inner.endpoint()], None, Demand::plenty(100, LESSEES));
     }
-    fleet.all_leased_within(LENT_MS + RETURN_MS, "first leases behind two agents").await;
+    fleet.all_leased(LENT_MS + RETURN_MS, "first leases behind two agents").await;
     eventually(BOUND, "the first lends to the second, and that to the clients", async || {
         (sublet(&outer).await.1, sublet(&inner).await.1) == (1, LESSEES)
     })
@@ -203,7 +202,7 @@ async fn q14_an_agent_of_an_agent_lends_along_the_curve_of_that_one() {
     pass_ms(500).await;
     assert_eq!(fleet.by_lease_since(after_ns), 0, "no lease outlives that of the first agent: {}", fleet.summary());
     outer.restart().await;
-    fleet.all_leased_within(LENT_MS + RETURN_MS + REST_MS, "T4: leased again behind two agents").await;
+    fleet.all_leased(LENT_MS + RETURN_MS + REST_MS, "T4: leased again behind two agents").await;
     let mut case = Case::new(&setting.policy, LESSEES + 2, 1, start_ns);
     case.all_beyond();
     case.assert(&*fleet.end().await);

@@ -209,7 +209,8 @@ async fn a24_calls_that_expire_in_the_queue_take_nothing() {
     let late = (0..200).map(|at| {
         let (pay, session) = (pay.clone(), session.clone());
         async move {
-            let within = Duration::from_millis(1_500 + at % 40);
+            // Long enough for all to arrive at a busy machine.
+            let within = Duration::from_millis(5_000 + at % 40);
             let (ask, on_session) = (original(), original());
             let unary = pay.client.reserve(&pay.dependency, &ask, within);
             let in_session = session.reserve(&pay.dependency, &on_session, within);

@@ -23,7 +23,7 @@ use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet};
 use super::ground::{BOUND, Caller, Ground, On, get, original, timed};
 
 /// More than the limit of 2 s and what comes after it, on a busy machine.
-const END: Duration = Duration::from_secs(10);
+const END: Duration = BOUND;
 
 /// Reserves and releases without pause until the daemon is gone. Errors but for that are counted.
 fn load(ground: &Ground, callers: usize) -> (JoinSet<()>, Arc<AtomicU64>, Arc<AtomicU64>) {
