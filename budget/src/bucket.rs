@@ -6,7 +6,7 @@
 
 use crate::{
     decision::Priority,
-    policy::BucketNumbers,
+    policy::{BucketNumbers, needed},
     units::{checked_div, div_ceil},
 };
 
@@ -50,16 +50,13 @@ impl Bucket {
     /// # Errors
     /// How long to wait, or that waiting never helps.
     pub fn covers(&self, numbers: &BucketNumbers, priority: Priority, cost: i64) -> Result<(), Short> {
-        if cost > numbers.burst {
-            return Err(Short::Impossible);
-        }
         let [sheddable, default, critical] = numbers.keep;
         let keep = match priority {
             Priority::Sheddable => sheddable,
             Priority::Default => default,
             Priority::Critical => critical,
         };
-        let needed = cost.saturating_add(keep.min(numbers.burst.saturating_sub(cost)));
+        let needed = needed(numbers.burst, cost, keep).ok_or(Short::Impossible)?;
         let missing = needed.saturating_sub(self.balance_micros);
         if missing <= 0 {
             return Ok(());

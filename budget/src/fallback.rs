@@ -1,19 +1,26 @@
-//! What one process may admit while the store is away, by the policy's `fallback`.
+//! What one process may admit while nobody can be asked, by the policy's `fallback`: a replica while the store is away, a
+//! holder beyond its curve or before its first lease.
 //!
-//! A bucket of its own that starts empty and keeps its level from one episode to the next; its tokens never mix with
-//! the ledger's. Nothing is remembered of a reservation, so a re-send is decided afresh and nothing can be handed back.
+//! Buckets of their own that start empty and keep their levels from one episode to the next; their tokens never mix with
+//! those of a ledger or a lease. Nothing is remembered of a reservation, so a re-send is decided afresh and nothing can be
+//! handed back. Where a replica and a holder differ is in what they know, which is in [`Limits`]; they decide alike.
+
+mod limits;
 
 use crate::{
     bucket::{Bucket, Short},
-    decision::{Admitted, Answer, Cost, Denied, DenyReason, Reserve},
+    decision::{Admitted, Answer, Attempt, Cost, Denied, DenyReason, Priority, Reserve},
+    guard::{Guard, on},
     ids::UnitId,
-    policy::{BucketNumbers, FallbackOriginals, FallbackRetries, Numbers, Policy},
-    units::{MICROS_PER_TOKEN, PPM, checked_div, div_ceil},
+    policy::{BucketNumbers, Numbers, Policy},
+    units::MICROS_PER_TOKEN,
 };
+pub(crate) use limits::{Limits, Originals};
 
 /// The fallback of one dependency in one process.
 #[derive(Clone, Debug)]
 pub struct Fallback {
+    /// Earned up to here.
     clock_ms: i64,
     originals: Bucket,
     units: Vec<(UnitId, Bucket)>,
@@ -21,18 +28,24 @@ pub struct Fallback {
     retry_micros: i64,
 }
 
+/// An ask for one attempt.
+pub(crate) struct Ask<'a> {
+    pub(crate) attempt: Attempt,
+    pub(crate) priority: Priority,
+    pub(crate) costs: &'a [Cost],
+    pub(crate) time_left_ms: Option<i64>,
+}
+
 // === impl Fallback ===
 
 impl Fallback {
-    /// Empty, from `clock_ms` on.
+    /// Empty, from `clock_ms` on: a reading of any clock that does not go back.
     #[must_use]
     pub const fn new(clock_ms: i64) -> Self {
         Self { clock_ms, originals: Bucket { balance_micros: 0, remainder: 0 }, units: Vec::new(), retry_micros: 0 }
     }
 
-    /// Decides an ask at `clock_ms`, a reading of any clock that does not go back. `sharers` is the number of processes
-    /// that share a percentage, at least 1. A policy in shadow mode lets through what it would refuse, and charges
-    /// nothing for it.
+    /// Decides for a replica. `sharers` is the number of processes that share a percentage, at least 1.
     pub fn reserve(
         &mut self,
         policy: &Policy,
@@ -41,193 +54,130 @@ impl Fallback {
         clock_ms: i64,
         ask: &Reserve,
     ) -> Answer {
-        let originals = policy.fallback_originals();
-        let bucket = originals_numbers(policy, originals, sharers);
-        let units: Vec<_> =
-            ask.costs.iter().map(|cost| (cost, unit_numbers(policy, originals, sharers, cost.unit))).collect();
-        self.refill(clock_ms, bucket.as_ref(), policy, originals, sharers);
-        let judged = judge(numbers, ask)
-            .and_then(|()| self.judge_buckets(policy, originals, bucket.as_ref(), numbers, &units, ask));
-        let would_be_denied = match judged {
-            Ok(()) => None,
-            Err(denied) if numbers.shadow && denied.reason.yields_to_shadow() => Some(denied.reason),
-            Err(denied) => return Answer::Denied(denied),
-        };
-        if would_be_denied.is_none() {
-            self.charge(bucket.is_some(), numbers, &units, ask);
+        if ask.operation.is_some() {
+            return Answer::Denied(Denied::because(DenyReason::OperationStoreAway));
         }
-        Answer::Admitted(Admitted {
-            start_after_ms: 0,
-            permit_ttl_ms: ask.permit_ttl_ms.unwrap_or(numbers.permit_ttl_ms),
-            attempts_left: numbers.max_attempts.saturating_sub(ask.attempt.number.into()).max(0),
-            replayed: false,
-            would_be_denied,
+        let Reserve { attempt, priority, costs, time_left_ms, .. } = ask;
+        let (attempt, priority, time_left_ms) = (*attempt, *priority, *time_left_ms);
+        let limits = Limits::of(policy, numbers, sharers);
+        match self.decide(&limits, clock_ms, &Ask { attempt, priority, costs, time_left_ms }) {
+            Ok(would_be_denied) => Answer::Admitted(Admitted {
+                start_after_ms: 0,
+                permit_ttl_ms: ask.permit_ttl_ms.unwrap_or(numbers.permit_ttl_ms),
+                attempts_left: limits.attempts_left(attempt),
+                replayed: false,
+                would_be_denied,
+            }),
+            Err(denied) => Answer::Denied(denied),
+        }
+    }
+
+    /// Whether an attempt is admitted. In shadow mode what would be refused is let through, charged nothing, and named.
+    pub(crate) fn decide(
+        &mut self,
+        limits: &Limits,
+        clock_ms: i64,
+        ask: &Ask<'_>,
+    ) -> Result<Option<DenyReason>, Denied> {
+        self.refill(limits, clock_ms);
+        match limits.judge(ask).and_then(|()| self.judge_levels(limits, ask)) {
+            Ok(()) => {
+                self.charge(limits, ask);
+                Ok(None)
+            }
+            Err(denied) if limits.shadow && denied.reason.yields_to_shadow() => Ok(Some(denied.reason)),
+            Err(denied) => Err(denied),
+        }
+    }
+
+    /// A lease is over: it earns from here. `left_micros` is what the lease did not spend.
+    pub(crate) fn begin(&mut self, limits: &Limits, clock_ms: i64, left_micros: i64) {
+        self.clock_ms = self.clock_ms.max(clock_ms);
+        if !on(Guard::FallbackApart) {
+            self.originals.balance_micros = self.originals.balance_micros.saturating_add(left_micros.max(0));
+        }
+        if let (Originals::Limited(numbers), false) = (&limits.originals, on(Guard::FallbackKeepsLevel)) {
+            self.originals.balance_micros = numbers.burst;
+            self.retry_micros = MICROS_PER_TOKEN;
+        }
+    }
+
+    /// Earns a part of a retry.
+    pub(crate) fn deposit(&mut self, micros: i64) {
+        self.retry_micros = self.retry_micros.saturating_add(micros.max(0)).min(MICROS_PER_TOKEN);
+    }
+
+    /// What is left for originals.
+    pub(crate) fn level(&self) -> i64 {
+        self.originals.balance_micros.max(0)
+    }
+
+    fn judge_levels(&self, limits: &Limits, ask: &Ask<'_>) -> Result<(), Denied> {
+        let retry = match limits.retry_cost(ask.attempt) {
+            Some(_) if !limits.retries_earned => Err(Short::Wait(None)),
+            Some(cost) if cost > MICROS_PER_TOKEN => Err(Short::Impossible),
+            Some(cost) if cost > self.retry_micros => Err(Short::Wait(None)),
+            Some(_) | None => Ok(()),
+        };
+        let judged = retry.and_then(|()| match &limits.originals {
+            Originals::Deny => Err(Short::Wait(None)),
+            Originals::Allow => Ok(()),
+            Originals::Limited(numbers) => {
+                self.originals.covers(numbers, ask.priority, MICROS_PER_TOKEN)?;
+                let costs = ask.costs.iter().filter(|cost| cost.amount_micros > 0);
+                costs.filter_map(|cost| Some((cost, limits.unit(cost.unit)?))).try_for_each(|(cost, numbers)| {
+                    let state = self.units.iter().find(|(id, _)| *id == cost.unit).map(|(_, state)| *state);
+                    state.unwrap_or_default().covers(numbers, ask.priority, cost.amount_micros)
+                })
+            }
+        });
+        let denied = Denied::because(DenyReason::Fallback);
+        judged.map_err(|short| match short {
+            Short::Impossible => Denied { impossible: true, ..denied },
+            Short::Wait(retry_after_ms) => Denied { retry_after_ms, ..denied },
         })
     }
 
-    fn judge_buckets(
-        &mut self,
-        policy: &Policy,
-        originals: FallbackOriginals,
-        bucket: Option<&BucketNumbers>,
-        numbers: &Numbers,
-        units: &[(&Cost, Option<BucketNumbers>)],
-        ask: &Reserve,
-    ) -> Result<(), Denied> {
-        let short = match (retry_cost(numbers, ask), policy.spec().fallback_retries) {
-            (Some(_), FallbackRetries::Deny) => Some(Short::Wait(None)),
-            (Some(cost), FallbackRetries::Earned) if cost > MICROS_PER_TOKEN => Some(Short::Impossible),
-            (Some(cost), FallbackRetries::Earned) if cost > self.retry_micros => Some(Short::Wait(None)),
-            (Some(_), FallbackRetries::Earned) | (None, _) => None,
-        };
-        let short = short.or_else(|| match bucket {
-            Some(bucket) => self.originals.covers(bucket, ask.priority, MICROS_PER_TOKEN).err(),
-            None if originals == FallbackOriginals::Deny => Some(Short::Wait(None)),
-            None => None,
-        });
-        let short = short.or_else(|| {
-            units.iter().find_map(|(cost, unit)| {
-                let unit = unit.as_ref().filter(|_| cost.amount_micros > 0)?;
-                self.unit_mut(cost.unit).covers(unit, ask.priority, cost.amount_micros).err()
-            })
-        });
-        let denied = Denied::because(DenyReason::Fallback);
-        match short {
-            None => Ok(()),
-            Some(Short::Impossible) => Err(Denied { impossible: true, ..denied }),
-            Some(Short::Wait(retry_after_ms)) => Err(Denied { retry_after_ms, ..denied }),
-        }
-    }
-
-    fn charge(&mut self, is_limited: bool, numbers: &Numbers, units: &[(&Cost, Option<BucketNumbers>)], ask: &Reserve) {
-        if is_limited {
+    fn charge(&mut self, limits: &Limits, ask: &Ask<'_>) {
+        if let Originals::Limited(_) = limits.originals {
             self.originals.withdraw(MICROS_PER_TOKEN);
-        }
-        for (cost, unit) in units {
-            if unit.is_some() {
-                self.unit_mut(cost.unit).withdraw(cost.amount_micros);
+            for cost in ask.costs {
+                if let Some((_, state)) = self.units.iter_mut().find(|(id, _)| *id == cost.unit) {
+                    state.withdraw(cost.amount_micros.max(0));
+                }
             }
         }
-        match retry_cost(numbers, ask) {
+        match limits.retry_cost(ask.attempt) {
             Some(cost) => self.retry_micros = self.retry_micros.saturating_sub(cost),
-            None => {
-                self.retry_micros = self.retry_micros.saturating_add(numbers.deposit_micros).min(MICROS_PER_TOKEN);
-            }
+            None => self.deposit(limits.deposit_micros),
         }
     }
 
-    fn refill(
-        &mut self,
-        clock_ms: i64,
-        bucket: Option<&BucketNumbers>,
-        policy: &Policy,
-        originals: FallbackOriginals,
-        sharers: i64,
-    ) {
+    fn refill(&mut self, limits: &Limits, clock_ms: i64) {
         let elapsed_ms = clock_ms.saturating_sub(self.clock_ms).max(0);
         self.clock_ms = self.clock_ms.max(clock_ms);
-        if let Some(bucket) = bucket {
-            fit(&mut self.originals, bucket);
-            self.originals.refill(bucket, elapsed_ms);
+        if !on(Guard::FloorIsCentral) {
+            self.deposit(elapsed_ms.saturating_mul(1_000));
         }
-        for (unit, state) in &mut self.units {
-            if let Some(numbers) = unit_numbers(policy, originals, sharers, *unit) {
-                fit(state, &numbers);
-                state.refill(&numbers, elapsed_ms);
+        let Originals::Limited(numbers) = &limits.originals else { return };
+        refill(&mut self.originals, numbers, elapsed_ms);
+        self.units.retain(|(id, _)| limits.unit(*id).is_some());
+        for (unit, numbers) in &limits.units {
+            match self.units.iter_mut().find(|(id, _)| id == unit) {
+                Some((_, state)) => refill(state, numbers, elapsed_ms),
+                // A unit's time starts when the fallback first hears of it.
+                None => self.units.push((*unit, Bucket::default())),
             }
         }
-        // A unit is known from the first ask that names it; its time starts then.
-        for unit in &policy.spec().units {
-            if let Ok(id) = UnitId::of(&unit.name) {
-                self.unit_mut(id);
-            }
-        }
-        self.units.retain(|(id, _)| policy.spec().units.iter().any(|unit| UnitId::of(&unit.name) == Ok(*id)));
     }
-
-    fn unit_mut(&mut self, id: UnitId) -> &mut Bucket {
-        let at = self.units.iter().position(|(unit, _)| *unit == id).unwrap_or_else(|| {
-            self.units.push((id, Bucket::default()));
-            self.units.len().saturating_sub(1)
-        });
-        #[expect(clippy::indexing_slicing, reason = "the position was just found or pushed")]
-        &mut self.units[at].1
-    }
-}
-
-/// What needs no bucket.
-fn judge(numbers: &Numbers, ask: &Reserve) -> Result<(), Denied> {
-    if ask.operation.is_some() {
-        return Err(Denied::because(DenyReason::OperationStoreAway));
-    }
-    if ask.attempt.is_retry() && numbers.retries_off {
-        return Err(Denied::because(DenyReason::RetriesOff));
-    }
-    if ask.time_left_ms == Some(0) {
-        return Err(Denied::because(DenyReason::NoTimeLeft));
-    }
-    if i64::from(ask.attempt.number) > numbers.max_attempts {
-        return Err(Denied { impossible: true, ..Denied::because(DenyReason::AttemptLimit) });
-    }
-    Ok(())
-}
-
-/// None for an original.
-fn retry_cost(numbers: &Numbers, ask: &Reserve) -> Option<i64> {
-    ask.attempt.cause.and_then(|cause| numbers.retry_cost_micros.get(cause.index()).copied())
 }
 
 /// A remainder of another denominator would mint a micro-token.
-fn fit(bucket: &mut Bucket, numbers: &BucketNumbers) {
+fn refill(bucket: &mut Bucket, numbers: &BucketNumbers, elapsed_ms: i64) {
     if bucket.remainder >= numbers.den {
         bucket.remainder = 0;
     }
-}
-
-/// The bucket of originals: the rate for this process, and one second of it, at least one token, as burst. None where
-/// there is no bucket: everything is admitted or nothing.
-pub(crate) fn originals_numbers(policy: &Policy, originals: FallbackOriginals, sharers: i64) -> Option<BucketNumbers> {
-    let (num, den) = match (originals, policy.spec().admission) {
-        (FallbackOriginals::Deny | FallbackOriginals::Allow, _) => return None,
-        (FallbackOriginals::Rate(rate), _) => rate.fraction(),
-        (FallbackOriginals::Part(ppm), Some(limit)) => limit.rate.part_fraction(ppm, sharers),
-        (FallbackOriginals::Part(_), None) => (0, 1),
-    };
-    let second = checked_div(num.saturating_mul(1000), den);
-    Some(numbers_of(num, den, second.max(MICROS_PER_TOKEN), policy))
-}
-
-/// A unit's bucket: the same part of its rate and burst as originals get of theirs. None: not limited by the fallback.
-pub(crate) fn unit_numbers(
-    policy: &Policy,
-    originals: FallbackOriginals,
-    sharers: i64,
-    unit: UnitId,
-) -> Option<BucketNumbers> {
-    let limit = policy.spec().units.iter().find(|limit| UnitId::of(&limit.name) == Ok(unit))?.limit;
-    let (part_ppm, sharers) = match (originals, policy.spec().admission) {
-        (FallbackOriginals::Allow, _) => return None,
-        (FallbackOriginals::Deny, _) => (0, 1),
-        (FallbackOriginals::Part(ppm), _) => (ppm, sharers),
-        (FallbackOriginals::Rate(rate), Some(admission)) => {
-            let of = div_ceil(admission.rate.micros_per_second(), MICROS_PER_TOKEN).max(1);
-            (checked_div(rate.micros_per_second(), of).min(PPM), 1)
-        }
-        // A rate says nothing about cost where admission is unlimited: the default part.
-        (FallbackOriginals::Rate(_), None) => (PPM.div_euclid(10), sharers),
-    };
-    let (num, den) = limit.rate.part_fraction(part_ppm, sharers);
-    let burst =
-        i128::from(limit.burst_tokens.saturating_mul(part_ppm)).checked_div(i128::from(sharers.max(1))).unwrap_or(0);
-    Some(numbers_of(num, den, i64::try_from(burst).unwrap_or(0), policy))
-}
-
-fn numbers_of(num: i64, den: i64, burst: i64, policy: &Policy) -> BucketNumbers {
-    let keep = policy.spec().priority_ppm.map(|share| {
-        let kept = checked_div(checked_div(burst, PPM).saturating_mul(PPM.saturating_sub(share)), PPM);
-        kept.saturating_mul(MICROS_PER_TOKEN)
-    });
-    BucketNumbers { num, den, burst, elapsed_ms_max: i64::MAX.div_euclid(4).div_euclid(num.max(1)), debt_max: 0, keep }
+    bucket.refill(numbers, elapsed_ms);
 }
 
 #[cfg(test)]

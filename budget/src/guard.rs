@@ -15,7 +15,7 @@ pub enum Guard {
     EpochStartsEmpty,
     /// Ledger: what is granted into grown caps is withdrawn centrally; off: it is minted.
     MovedIsWithdrawn,
-    /// Ledger: all grants that may be in use are charged, component-wise maximum; off: the last one only.
+    /// Both sides that lend: all grants that may be in use are charged, component-wise maximum; off: the last one only.
     ChargeMaximum,
     /// Ledger: grants leave UNKNOWN alone.
     UnknownInGrants,
@@ -49,7 +49,7 @@ pub enum Guard {
     ReplayDies,
     /// Ledger: an older sequence, or the same with another nonce, is FENCED; off: treated as a new request.
     Fence,
-    /// Ledger: incarnations of one holder id are charged apart; off: they share one record.
+    /// Both sides that lend: incarnations of one holder id are charged apart; off: they share one record.
     IncarnationsApart,
     /// Ledger: another store identity, or missing state, opens an epoch.
     IdentityOpensEpoch,
@@ -73,7 +73,7 @@ pub enum Guard {
     RefillBeforeStepping,
     /// Ledger: central levels are clipped to what is not charged.
     ClipCentral,
-    /// Ledger: the whole curve that the holder uses is charged; off: its first step.
+    /// Both sides that lend: the whole curve that the holder uses is charged; off: its first step.
     ChargeWholeCurve,
     /// Ledger: a smaller grant is charged like the older ones until the holder quotes it (rule 2).
     KeepUntilQuoted,
@@ -124,24 +124,26 @@ pub enum Guard {
     LentLevelIsWithdrawn,
     /// Agent: it says no farewell while something that it has lent may be in use.
     LeavesWithNothingLent,
-    /// Agent: a sub-lessee that is revoked is lent nothing.
+    /// Both sides that lend: who is revoked is lent nothing.
     RevokedIsNotLent,
     /// Agent: once a life of it is fenced, what that had lent ends with the next request of who lives by it; off: with its
     /// curve where there is nothing to lend instead.
     FencedSubleasesEnd,
     /// Holder: a sub-lease is never presented to a ledger, where its agent proves all of the parent.
     SubleaseIsNoProof,
-    /// Ledger: incarnations of one holder id share one fair share.
+    /// Both sides that lend: incarnations of one holder id share one fair share.
     OneShareById,
-    /// Ledger: an idle holder shrinks.
+    /// Both sides that lend: an idle holder shrinks.
     IdleShrinks,
-    /// Ledger: slots dropped at a step stay charged for the life of a permit.
+    /// Both sides that lend: where there is less for each than is of use, as many are served as fit; off: nobody is.
+    CrowdedAreServed,
+    /// Both sides that lend: slots dropped at a step stay charged for the life of a permit.
     SlotsLinger,
 }
 
 impl Guard {
     /// All of them.
-    pub const ALL: [Self; 63] = [
+    pub const ALL: [Self; 64] = [
         Self::RenewalKeepsLevels,
         Self::EpochStartsEmpty,
         Self::MovedIsWithdrawn,
@@ -204,6 +206,7 @@ impl Guard {
         Self::SubleaseIsNoProof,
         Self::OneShareById,
         Self::IdleShrinks,
+        Self::CrowdedAreServed,
         Self::SlotsLinger,
     ];
 }

@@ -334,9 +334,33 @@ impl Usage {
     /// Whether any counter is below that of an earlier report.
     #[must_use]
     pub fn is_below(&self, earlier: &Self) -> bool {
-        let unit = |unit: UnitId| self.units_asked.iter().find(|(id, _)| *id == unit).map_or(0, |(_, asked)| *asked);
         self.counters().iter().zip(earlier.counters()).any(|(now, then)| *now < then)
-            || earlier.units_asked.iter().any(|(id, asked)| unit(*id) < *asked)
+            || earlier.units_asked.iter().any(|(id, asked)| self.asked_of(*id) < *asked)
+    }
+
+    /// Micro-tokens asked for of one unit.
+    #[must_use]
+    pub fn asked_of(&self, unit: UnitId) -> i64 {
+        self.units_asked.iter().find(|(id, _)| *id == unit).map_or(0, |(_, asked)| *asked)
+    }
+
+    /// Each counter joined by `f` with its peer in `other`. Units of `self` decide which there are.
+    #[must_use]
+    pub fn zip(&self, other: &Self, f: impl Fn(i64, i64) -> i64) -> Self {
+        let units = self.units_asked.iter().map(|(unit, asked)| (*unit, f(*asked, other.asked_of(*unit))));
+        Self {
+            asked: f(self.asked, other.asked),
+            originals_admitted: f(self.originals_admitted, other.originals_admitted),
+            retries_admitted: f(self.retries_admitted, other.retries_admitted),
+            originals_denied: f(self.originals_denied, other.originals_denied),
+            retries_denied: f(self.retries_denied, other.retries_denied),
+            not_sent: f(self.not_sent, other.not_sent),
+            fallback_originals: f(self.fallback_originals, other.fallback_originals),
+            fallback_retries: f(self.fallback_retries, other.fallback_retries),
+            deposited_micros: f(self.deposited_micros, other.deposited_micros),
+            units_asked: units.collect(),
+            overuse_micros: f(self.overuse_micros, other.overuse_micros),
+        }
     }
 
     /// All counters but those of units, in the order of the fields.
@@ -412,6 +436,16 @@ impl Amounts {
                 })
                 .collect(),
         }
+    }
+
+    /// As [`Self::zip`], over the units of both.
+    #[must_use]
+    pub fn join(&self, other: &Self, f: impl Fn(i64, i64) -> i64) -> Self {
+        let mut both = self.zip(other, &f);
+        let more = other.units.iter().filter(|unit| self.unit(unit.unit).is_none());
+        let more = more.map(|unit| UnitAmounts { unit: unit.unit, rate: f(0, unit.rate), burst: f(0, unit.burst) });
+        both.units = both.units.iter().copied().chain(more).collect();
+        both
     }
 
     /// The part of one unit.

@@ -14,6 +14,7 @@ mod reserve;
 
 use std::sync::Arc;
 
+pub use crate::lending::HolderView;
 use crate::{
     bucket::Bucket,
     decision::{Answer, Stale, Step},
@@ -24,8 +25,7 @@ use crate::{
     units::EXACT_MAX,
 };
 use leases::Leases;
-pub use leases::{HolderView, Lending};
-pub(crate) use leases::{lingering::Lingering, shares::Shares};
+pub use leases::Lending;
 pub use reservations::QUEUE_PER_CALL_MAX;
 use reservations::Reservations;
 

@@ -38,6 +38,7 @@ pub mod holder;
 pub mod ids;
 pub mod lease;
 pub mod ledger;
+mod lending;
 mod operation;
 pub mod policy;
 pub mod units;

@@ -3,10 +3,12 @@
 
 use std::fmt::Display;
 
+mod classes;
 mod judge;
 mod numbers;
 
 use crate::units::{InvalidNumber, MICROS_PER_TOKEN, PPM, Rate};
+pub(crate) use classes::{keep, keep_permits, needed};
 pub use numbers::{BucketNumbers, LeaseNumbers, Numbers};
 
 /// Most cost units of one policy.

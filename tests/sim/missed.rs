@@ -63,7 +63,7 @@ pub(crate) const MISSED: [Missed; 51] = [
 
 /// The same where there are agents.
 #[rustfmt::skip]
-pub(crate) const MISSED_BY_AGENTS: [Missed; 12] = [
+pub(crate) const MISSED_BY_AGENTS: [Missed; 13] = [
     (&[Guard::SubleaseEndsWithParent], "agents-end", 10, "T3"),
     (&[Guard::SubleaseWithinParent], "agents-end", 10, "T3"),
     (&[Guard::SubleaseUntilQuoted], "agents-end", 10, "T3"),
@@ -76,4 +76,5 @@ pub(crate) const MISSED_BY_AGENTS: [Missed; 12] = [
     (&[Guard::SubleaseIsNoProof], "agents-turn", 150, "T3"),
     (&[Guard::RevokedIsNotLent], "agents-revoke", 10, "revoked"),
     (&[Guard::FencedSubleasesEnd], "agents-copied", 20, "T3"),
+    (&[Guard::CrowdedAreServed], "agents-crowded", 10, "work"),
 ];

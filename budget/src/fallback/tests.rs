@@ -4,8 +4,8 @@ use super::*;
 use crate::{
     decision::{Attempt, Cause, Cost, OperationAsk, Priority},
     ids::{Fingerprint, OperationId, ReservationId},
-    policy::{Limit, Mode, Spec, UnitLimit},
-    units::Rate,
+    policy::{FallbackOriginals, FallbackRetries, Limit, Mode, Spec, UnitLimit},
+    units::{PPM, Rate},
 };
 
 struct World {

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     guard::{Guard, on},
     lease::{Amounts, HolderId, LeaseName, NotLeased, Presented, Rules, SyncAnswer, SyncAsk, Usage},
-    ledger::HolderView,
+    lending::{Held, HolderView},
     units::{PPM, scale_down},
 };
 
@@ -32,13 +32,15 @@ impl Holder {
         let lender = self.lender.as_mut()?;
         let rules = lender.rules.clone()?;
         lender.step(now_ns);
+        let mut held = lender.take(&ask.holder);
         let answer = if is_gone {
             SyncAnswer::NotLeased(NotLeased::TooManyHolders)
-        } else if let Some(answer) = lender.judge(now_ns, ask, wait_ms) {
+        } else if let Some(answer) = lender.judge(now_ns, &mut held, ask, wait_ms) {
             answer
         } else {
-            self.sublease(now_ns, ask)
+            self.sublease(now_ns, &mut held, ask)
         };
+        self.lender.as_mut()?.put_back(now_ns, held);
         self.tidy(now_ns);
         let lender = self.lender.as_ref()?;
         Some((answer, lender.divided(&rules)))
@@ -62,28 +64,30 @@ impl Holder {
         self.lender.as_mut().is_some_and(|lender| lender.revoke(now_ns, holder))
     }
 
-    fn sublease(&mut self, now_ns: i64, ask: &SyncAsk) -> SyncAnswer {
+    fn sublease(&mut self, now_ns: i64, held: &mut Option<Held>, ask: &SyncAsk) -> SyncAnswer {
         let share = Arc::clone(&self.share);
-        let Some(lender) = &mut self.lender else { return SyncAnswer::Dead };
-        if lender.is_full(ask) {
+        let (Some(lender), Some(Held { record, .. })) = (&mut self.lender, held) else { return SyncAnswer::Dead };
+        let Some(life) = record.life_mut(ask.incarnation).filter(|life| !life.is_full()) else {
             return SyncAnswer::Dead;
-        }
-        let (before, slots_before) = (lender.charge_of(ask), lender.slots_of(ask));
-        let value = lender.choose(now_ns, ask, &share.usage(), share.in_flight());
-        if value.is_zero() && lender.has_other(ask) && !lender.takes_away(now_ns, ask) {
+        };
+        let (before, slots_before) = (life.charge.clone(), life.slots);
+        let has_nothing = life.grants.is_empty();
+        let value = lender.choose(now_ns, record, ask, &share.usage(), share.in_flight());
+        if value.is_zero() && has_nothing && lender.lent_elsewhere(ask) && !lender.takes_away(now_ns, Some(record), ask)
+        {
             // What an earlier life of the agent lent it is worth more, and ends by itself.
-            lender.dismiss(now_ns, ask);
             return SyncAnswer::Wait(self.timing.renew_min_ms);
         }
         let growth = value.zip(&before, |after, before| after.saturating_sub(before).max(0));
         let slots = value.slots;
-        if lender.give(now_ns, ask, value).is_none() {
+        if lender.give(now_ns, record, ask, value).is_none() {
             return SyncAnswer::Dead;
         }
         let own = lender.own_part();
-        let waited_for = lender.charge_of(ask).slots.saturating_sub(slots).max(0);
+        let charged_slots = record.life_mut(ask.incarnation).map_or(0, |life| life.charge.slots);
+        let waited_for = charged_slots.saturating_sub(slots).max(0);
         let (moved, takes_slots) = share.lend(now_ns, &own, &growth, own.slots.saturating_add(waited_for));
-        lender.moved(now_ns, ask, &moved, takes_slots.then_some(slots_before))
+        lender.moved(now_ns, record, ask, &moved, takes_slots.then_some(slots_before))
     }
 
     /// Looks after what is lent: ends what has ended, and lets the agent's own part have what is free.
@@ -116,7 +120,7 @@ impl Holder {
     pub(super) fn usage(&self) -> Usage {
         let own = self.share.usage();
         match &self.lender {
-            Some(lender) => lender.usage(own),
+            Some(lender) => lender.usage(&own),
             None => own,
         }
     }

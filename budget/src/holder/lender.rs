@@ -14,12 +14,8 @@
 //! coordinator charges both. This argument wants one curve; while sub-leases of another curve are out, nothing is lent
 //! beyond the smallest of the parents, and no newer parent is presented.
 
-mod choice;
-mod lessee;
 mod reports;
 mod taking;
-
-use std::collections::{BTreeSet, HashMap};
 
 use super::{
     NANOS_PER_MS,
@@ -28,21 +24,17 @@ use super::{
 use crate::{
     guard::{Guard, on},
     lease::{
-        Amounts, Curve, Epoch, Grant, HolderId, Incarnation, InvalidSync, LeaseName, LocalOriginals, NotLeased, Rules,
-        SyncAnswer, SyncAsk, Timing, UnitAmounts, Usage,
+        Amounts, Curve, Epoch, HolderId, Incarnation, LeaseName, LocalOriginals, NotLeased, Rules, SyncAnswer, SyncAsk,
+        Timing, Usage,
     },
-    ledger::{HolderView, Shares},
-    units::{checked_div, div_ceil},
+    lending::{Beside, Charging, Given, Held, HolderView, Measured, Needs, Pool, Record, Side, Table, life_of, raised},
+    units::{PPM, checked_div, div_ceil},
 };
-use choice::Own;
-use lessee::{Given, Lessee, Life};
 
 /// Most sub-lessees of one dependency; later ones are told to use Reserve.
 pub(super) const SUBLESSEES_MAX: usize = 1_000;
 /// Most parents that are remembered to be presented. Of more, those between the first and the last are left out.
 const PARENTS_MAX: usize = 8;
-/// Most sub-lessees whose charges end in one call. Ending late is safe.
-const DUE_PER_CALL_MAX: usize = 64;
 /// What comes free goes to the agent's own part at most this often.
 const GROWS_EVERY_MS: i64 = 250;
 
@@ -63,58 +55,38 @@ pub(super) struct Lender {
     forbidden: bool,
     /// As the coordinator told them last.
     pub(super) rules: Option<Rules>,
-    lessees: HashMap<HolderId, Lessee>,
-    /// The sum of all charges.
-    charged: Amounts,
-    /// Of all slots that are charged, those that are not only lingering.
-    slots: i64,
-    /// How many sub-leases of which curve are charged.
-    curves: Vec<(Curve, usize)>,
-    /// When charges of a sub-lessee change next.
-    due: BTreeSet<(i64, HolderId)>,
-    shares: Shares,
-    own: Own,
+    table: Table,
+    /// What the agent's own callers ask for, in parts of [`SHARE_ONE`](crate::lease::SHARE_ONE) of the lease in force. They
+    /// count like one more sub-lessee.
+    own_demand: i64,
+    own_measured: Option<Measured>,
     /// What all sub-lessees reported to this incarnation of the agent.
     reported: Usage,
     /// When the own part took what had come free.
     grown_ms: i64,
 }
 
-/// What an earlier request says about this one.
-pub(super) enum Recall {
-    New,
-    Answer(SyncAnswer),
-}
-
-/// Component-wise over the units of both.
-pub(super) fn joined(a: &Amounts, b: &Amounts, f: impl Fn(i64, i64) -> i64) -> Amounts {
-    let mut both = a.zip(b, &f);
-    let more = b.units.iter().filter(|unit| a.unit(unit.unit).is_none());
-    let more = more.map(|unit| UnitAmounts { unit: unit.unit, rate: f(0, unit.rate), burst: f(0, unit.burst) });
-    both.units = both.units.iter().copied().chain(more).collect();
-    both
-}
-
 fn is_within(part: &Amounts, whole: &Amounts) -> bool {
-    joined(part, whole, |part, whole| i64::from(part > whole)).is_zero()
+    part.join(whole, |part, whole| i64::from(part > whole)).is_zero()
 }
 
-/// How far along its curve a lease is, rounded up: what is told is never earlier than what is.
-fn position_ms(start_ns: i64, now_ns: i64) -> i64 {
-    div_ceil(now_ns.saturating_sub(start_ns).max(0), NANOS_PER_MS)
-}
-
+/// For charges, which end late.
 pub(super) const fn ms(now_ns: i64) -> i64 {
     now_ns.div_euclid(NANOS_PER_MS)
+}
+
+/// For what is told, which is never earlier than what is.
+fn telling_ms(now_ns: i64) -> i64 {
+    div_ceil(now_ns, NANOS_PER_MS)
 }
 
 // === impl Lender ===
 
 impl Lender {
     pub(super) fn new(incarnation: Incarnation, timing: &Timing) -> Self {
-        let mut shares = Shares::default();
+        let mut table = Table::default();
         // The agent's own callers.
-        shares.add(0, 1);
+        table.shares.add(0, 1);
         Self {
             epoch: epoch_of(incarnation),
             fenced: Vec::new(),
@@ -124,16 +96,16 @@ impl Lender {
             least: Amounts::default(),
             forbidden: false,
             rules: None,
-            lessees: HashMap::new(),
-            charged: Amounts::default(),
-            slots: 0,
-            curves: Vec::new(),
-            due: BTreeSet::new(),
-            shares,
-            own: Own::default(),
+            table,
+            own_demand: 0,
+            own_measured: None,
             reported: Usage::default(),
             grown_ms: 0,
         }
+    }
+
+    const fn charging(&self) -> Charging {
+        Charging { side: Side::Agent, margin_ms: self.margin_ms }
     }
 
     // --- parents ---
@@ -165,12 +137,15 @@ impl Lender {
     }
 
     fn fits(&self, parent: &Parent) -> bool {
-        let in_use = Amounts { slots: self.slots, ..self.charged.clone() };
-        self.is_of_curve(&parent.lease.curve) && is_within(&in_use, &parent.lease.value)
+        let in_use = Amounts { slots: self.table.slots, ..self.table.charged.clone() };
+        is_within(&in_use, &parent.lease.value) && self.is_of_curve(&parent.lease.curve)
     }
 
+    /// Whether all that is in use is of the curve of one of the parents. Of a single one it is: all fitted into it before
+    /// those before it were forgotten.
     fn is_of_curve(&self, curve: &Curve) -> bool {
-        self.curves.iter().all(|(other, _)| other == curve)
+        let mut given = self.table.records().flat_map(|record| record.lives.iter()).flat_map(|life| life.grants.iter());
+        self.parents.len() <= 1 || given.all(|given| given.curve == *curve || given.value.is_zero())
     }
 
     /// Whether something lent does not fit into the agent's latest lease.
@@ -207,12 +182,12 @@ impl Lender {
         if !on(Guard::LentIsNotOwn) {
             return self.whole();
         }
-        self.whole().zip(&self.charged, |whole, charged| whole.saturating_sub(charged).max(0))
+        self.whole().zip(&self.table.charged, |whole, charged| whole.saturating_sub(charged).max(0))
     }
 
     /// Whether a sub-lease may be in use.
     pub(super) fn has_lent(&self) -> bool {
-        !self.charged.is_zero()
+        !self.table.charged.is_zero()
     }
 
     /// Whether the own part may take what has come free. Not each time: a share's segments are numbered, and a number must
@@ -228,8 +203,24 @@ impl Lender {
 
     // --- sub-lessees ---
 
+    /// Takes a sub-lessee out, to be [put back](Self::put_back).
+    pub(super) fn take(&mut self, holder: &HolderId) -> Option<Held> {
+        self.table.take(holder)
+    }
+
+    pub(super) fn put_back(&mut self, now_ns: i64, mut held: Option<Held>) {
+        self.table.refresh(&mut held, ms(now_ns), self.charging());
+        self.table.put_back(held);
+    }
+
     /// What to answer before anything is granted; none: grant. Without a parent it is asked again after `wait_ms`.
-    pub(super) fn judge(&mut self, now_ns: i64, ask: &SyncAsk, wait_ms: i64) -> Option<SyncAnswer> {
+    pub(super) fn judge(
+        &mut self,
+        now_ns: i64,
+        held: &mut Option<Held>,
+        ask: &SyncAsk,
+        wait_ms: i64,
+    ) -> Option<SyncAnswer> {
         if ask.epoch.number > 0 {
             // A holder of a ledger's lease; it would not listen to an epoch of ours.
             return Some(SyncAnswer::NotLeased(NotLeased::TooManyHolders));
@@ -237,172 +228,108 @@ impl Lender {
         if ask.epoch != self.epoch {
             return Some(SyncAnswer::Epoch(self.epoch));
         }
-        if let Recall::Answer(answer) = self.recall(now_ns, ask) {
-            return Some(answer);
+        let charging = self.charging();
+        if let Some(life) = life_of(held, ask) {
+            if let Some(answer) = life.recall(ask, self.epoch, 0, telling_ms(now_ns), charging) {
+                return Some(answer);
+            }
+            if let Err(invalid) = life.judge(ask, self.epoch, self.generation) {
+                return Some(SyncAnswer::Invalid(invalid));
+            }
         }
-        if let Err(invalid) = self.judge_report(ask) {
-            return Some(SyncAnswer::Invalid(invalid));
-        }
-        let lends = self.lends(now_ns);
-        let unleased = || match (ask.leave, self.forbidden || self.takes_away(now_ns, ask)) {
+        let takes_away = self.takes_away(now_ns, held.as_ref().map(|held| held.record.as_ref()), ask);
+        let unleased = || match (ask.leave, self.forbidden || takes_away) {
             (true, _) => SyncAnswer::Left,
             (false, true) => SyncAnswer::NotLeased(NotLeased::NotPermitted),
             (false, false) => SyncAnswer::Wait(wait_ms),
         };
-        let unleased = (!lends || ask.leave).then(unleased);
-        if unleased.is_some() && self.life(ask).is_none() {
+        let unleased = (!self.lends(now_ns) || ask.leave).then(unleased);
+        if unleased.is_some() && life_of(held, ask).is_none() {
             return unleased;
         }
-        if !self.has_record_of(ask, ms(now_ns)) {
+        let curve_ms = self.latest().map_or(0, |parent| parent.curve.total_ms());
+        let watched_ms = curve_ms.saturating_add(self.margin_ms);
+        if !self.table.admit(held, ask, ms(now_ns), watched_ms, SUBLESSEES_MAX) {
             return Some(SyncAnswer::NotLeased(NotLeased::TooManyHolders));
         }
-        self.count(ask);
+        if let Some(life) = life_of(held, ask) {
+            self.count(life.report(&ask.usage));
+        }
         let quoted = ask.lease.as_ref().filter(|lease| lease.name.epoch == self.epoch);
-        if ask.leave {
-            self.change(ask, now_ns, |life| life.grants.clear());
-        } else if let Some(lease) = quoted {
-            self.change(ask, now_ns, |life| life.grants.retain(|given| given.generation >= lease.name.generation));
+        if let Some(generation) = if ask.leave { Some(i64::MAX) } else { quoted.map(|lease| lease.name.generation) } {
+            self.table.quote(held, ask, generation, ms(now_ns), charging);
         }
         unleased
     }
 
-    /// Rule 6 towards sub-lessees.
-    fn recall(&self, now_ns: i64, ask: &SyncAsk) -> Recall {
-        let Some(life) = self.life(ask) else { return Recall::New };
-        if ask.sequence > life.sequence {
-            return Recall::New;
-        }
-        if ask.sequence < life.sequence || ask.nonce != life.nonce {
-            return if on(Guard::SubleasesFence) { Recall::Answer(SyncAnswer::Fenced) } else { Recall::New };
-        }
-        let given = life.grants.iter().find(|given| given.generation == life.answered);
-        let granted = given.and_then(|given| self.told(given, now_ns));
-        Recall::Answer(granted.unwrap_or(SyncAnswer::Dead))
-    }
-
-    fn judge_report(&self, ask: &SyncAsk) -> Result<(), InvalidSync> {
-        let Some(life) = self.life(ask) else { return Ok(()) };
-        if ask.usage.is_below(&life.usage) {
-            return Err(InvalidSync::UsageBackwards);
-        }
-        let quoted = ask.lease.as_ref().filter(|lease| lease.name.epoch == self.epoch);
-        match quoted {
-            Some(lease) if lease.name.generation > life.answered => Err(InvalidSync::UnknownGeneration),
-            Some(_) | None => Ok(()),
-        }
-    }
-
-    fn has_record_of(&mut self, ask: &SyncAsk, now_ms: i64) -> bool {
-        if self.life(ask).is_some() {
-            return true;
-        }
-        let life = || Life::new(ask.incarnation, ask.counted.clone(), now_ms);
-        let full = self.lessees.len() >= SUBLESSEES_MAX;
-        match self.lessees.get_mut(&ask.holder) {
-            Some(lessee) => lessee.is_born(life),
-            None if full => false,
-            None => {
-                self.shares.add(0, ask.weight);
-                self.lessees.insert(ask.holder.clone(), Lessee::new(ask.weight, life()));
-                true
-            }
-        }
-    }
-
-    pub(super) fn is_full(&self, ask: &SyncAsk) -> bool {
-        self.life(ask).is_none_or(Life::is_full)
-    }
-
-    /// What is charged to one life.
-    pub(super) fn charge_of(&self, ask: &SyncAsk) -> Amounts {
-        self.life(ask).map(|life| life.charge.clone()).unwrap_or_default()
-    }
-
     /// Whether it lives by a lease that was not lent here.
-    pub(super) fn has_other(&self, ask: &SyncAsk) -> bool {
-        let other = ask.lease.as_ref().is_some_and(|lease| lease.name.epoch != self.epoch);
-        other && self.life(ask).is_none_or(|life| life.grants.is_empty())
-    }
-
-    /// It gets nothing now: it is not remembered, and the same request is DEAD.
-    pub(super) fn dismiss(&mut self, now_ns: i64, ask: &SyncAsk) {
-        self.change(ask, now_ns, |life| (life.sequence, life.nonce) = (ask.sequence, ask.nonce));
-    }
-
-    /// Slots of one life, without those that are charged beside.
-    pub(super) fn slots_of(&self, ask: &SyncAsk) -> i64 {
-        self.life(ask).map_or(0, |life| life.slots)
-    }
-
-    fn life(&self, ask: &SyncAsk) -> Option<&Life> {
-        self.lessees.get(&ask.holder)?.lives.iter().find(|life| life.incarnation == ask.incarnation)
-    }
-
-    /// Changes the sub-leases of one life and all sums with them.
-    fn change(&mut self, ask: &SyncAsk, now_ns: i64, change: impl FnOnce(&mut Life)) {
-        self.change_lessee(&ask.holder, now_ns, |lessee| {
-            if let Some(life) = lessee.lives.iter_mut().find(|life| life.incarnation == ask.incarnation) {
-                change(life);
-            }
-        });
-    }
-
-    fn change_lessee(&mut self, holder: &HolderId, now_ns: i64, change: impl FnOnce(&mut Lessee)) {
-        let Some(lessee) = self.lessees.get_mut(holder) else { return };
-        if let Some(due_ms) = lessee.due_ms.take() {
-            self.due.remove(&(due_ms, holder.clone()));
-        }
-        let (before, slots_before) = lessee.charge();
-        lessee.count_curves(&mut self.curves, false);
-        change(lessee);
-        lessee.charge_again(ms(now_ns), self.margin_ms);
-        lessee.count_curves(&mut self.curves, true);
-        let (after, slots_after) = lessee.charge();
-        lessee.due_ms = lessee.next_change_ms(self.margin_ms);
-        match lessee.due_ms {
-            Some(at_ms) => {
-                self.due.insert((at_ms, holder.clone()));
-            }
-            None if lessee.lives.is_empty() => {
-                self.shares.remove(lessee.demand, lessee.weight);
-                self.lessees.remove(holder);
-            }
-            None => {}
-        }
-        self.charged = joined(&joined(&self.charged, &after, i64::saturating_add), &before, i64::saturating_sub);
-        self.charged.units =
-            self.charged.units.iter().filter(|unit| unit.rate != 0 || unit.burst != 0).copied().collect();
-        self.slots = self.slots.saturating_add(slots_after).saturating_sub(slots_before);
+    pub(super) fn lent_elsewhere(&self, ask: &SyncAsk) -> bool {
+        ask.lease.as_ref().is_some_and(|lease| lease.name.epoch != self.epoch)
     }
 
     /// Ends charges whose time has come.
     pub(super) fn step(&mut self, now_ns: i64) {
-        for _ in 0..DUE_PER_CALL_MAX {
-            if self.due.first().is_none_or(|(at_ms, _)| *at_ms > ms(now_ns)) {
-                return;
-            }
-            let Some((_, holder)) = self.due.pop_first() else { return };
-            self.change_lessee(&holder, now_ns, |_| {});
-        }
+        self.table.step_down(ms(now_ns), self.charging());
     }
 
     // --- grants ---
 
+    /// Chooses what a sub-lessee gets of the parent in force. `own` is what the agent's own callers did; `in_flight` the
+    /// permits they hold.
+    pub(super) fn choose(
+        &mut self,
+        now_ns: i64,
+        record: &mut Record,
+        ask: &SyncAsk,
+        own: &Usage,
+        in_flight: i64,
+    ) -> Amounts {
+        let now_ms = ms(now_ns);
+        let whole = self.whole();
+        self.measure_own(&whole, own, now_ms);
+        let Some(parent) = self.latest() else { return whole.map(|_| 0) };
+        let (curve, part_ppm) = (parent.curve.clone(), parent.part_ppm(now_ns));
+        let rules = self.rules.as_ref();
+        let needs = Needs {
+            admission: rules.is_none_or(|rules| rules.limited),
+            retries: whole.retry_burst > 0,
+            slots: rules.is_some_and(|rules| rules.slots_limited),
+        };
+        let pool = Pool {
+            side: Side::Agent,
+            quota: &whole,
+            lendable: &whole,
+            curve: &curve,
+            needs,
+            permitted: !self.forbidden,
+        };
+        let share = self.table.choose(record, ask, &pool, now_ms);
+        // At the step in force as many slots stay as are taken.
+        let in_flight = div_ceil(in_flight.saturating_mul(PPM), part_ppm.max(1));
+        let beside = Beside { unknown: &Amounts::default(), in_flight, booked: false };
+        self.table.clip(record, ask, share, &pool, &beside, now_ms)
+    }
+
+    fn measure_own(&mut self, whole: &Amounts, usage: &Usage, now_ms: i64) {
+        let Some(measured) = &mut self.own_measured else {
+            self.own_measured = Some(Measured::new(usage, now_ms));
+            return;
+        };
+        if let Some((demand, _)) = measured.measure(whole, usage, now_ms) {
+            self.table.shares.remove(self.own_demand, 1);
+            self.own_demand = raised(demand, self.own_demand);
+            self.table.shares.add(self.own_demand, 1);
+        }
+    }
+
     /// Makes a sub-lease of `value` under the parent in force; nothing has moved with it yet. None if there is no parent.
-    pub(super) fn give(&mut self, now_ns: i64, ask: &SyncAsk, value: Amounts) -> Option<()> {
+    pub(super) fn give(&mut self, now_ns: i64, record: &mut Record, ask: &SyncAsk, value: Amounts) -> Option<()> {
         let parent = self.latest().filter(|_| !self.forbidden)?;
-        let (curve, start_ns) = (parent.curve.clone(), parent.start_ns);
+        let (curve, granted_ms) = (parent.curve.clone(), ms(parent.start_ns));
         let permit_ttl_ms = self.rules.as_ref().map_or(0, |rules| rules.permit_ttl_ms);
         self.generation = self.generation.saturating_add(1);
-        let generation = self.generation;
-        self.change(ask, now_ns, |life| {
-            if !on(Guard::SubleaseUntilQuoted) {
-                life.grants.clear();
-            }
-            let moved = Amounts::default();
-            life.grants.push(Given { generation, value, moved, curve, start_ns, permit_ttl_ms });
-            (life.sequence, life.nonce, life.answered) = (ask.sequence, ask.nonce, generation);
-        });
+        let given = Given { generation: self.generation, granted_ms, value, curve, permit_ttl_ms };
+        self.table.give(record, ask, given, self.charging(), ms(now_ns));
         Some(())
     }
 
@@ -410,71 +337,43 @@ impl Lender {
     pub(super) fn moved(
         &mut self,
         now_ns: i64,
+        record: &mut Record,
         ask: &SyncAsk,
         moved: &Amounts,
         slots_before: Option<i64>,
     ) -> SyncAnswer {
-        self.change(ask, now_ns, |life| {
-            if let Some(given) = life.grants.last_mut() {
-                given.value.slots = given.value.slots.min(slots_before.unwrap_or(i64::MAX));
-                given.moved = moved.clone();
+        let charging = self.charging();
+        self.table.change(record, |record| {
+            let Some(life) = record.life_mut(ask.incarnation) else { return };
+            life.moved = moved.clone();
+            if let (Some(given), Some(slots)) = (life.grants.last_mut(), slots_before) {
+                given.value.slots = given.value.slots.min(slots);
+                let permit_ttl_ms = given.permit_ttl_ms;
+                life.charge_again(ms(now_ns), charging, permit_ttl_ms);
             }
         });
-        let given = self.life(ask).and_then(|life| life.grants.last());
-        given.and_then(|given| self.told(given, now_ns)).unwrap_or(SyncAnswer::Dead)
-    }
-
-    /// A sub-lease as it is told now; none once it has ended.
-    fn told(&self, given: &Given, now_ns: i64) -> Option<SyncAnswer> {
-        let position_ms = position_ms(given.start_ns, now_ns);
-        let position_ms = if on(Guard::SubleaseEndsWithParent) { position_ms } else { 0 };
-        (position_ms < given.curve.total_ms()).then(|| {
-            SyncAnswer::Granted(Grant {
-                name: LeaseName { epoch: self.epoch, generation: given.generation },
-                position_ms,
-                value: given.value.clone(),
-                moved: given.moved.clone(),
-                curve: given.curve.clone(),
-            })
-        })
+        let told = record.life_mut(ask.incarnation).and_then(|life| {
+            let given = life.grants.last()?;
+            life.told(given, self.epoch, telling_ms(now_ns), Side::Agent)
+        });
+        told.map_or(SyncAnswer::Dead, SyncAnswer::Granted)
     }
 
     /// Whether a lease of the agent is in force that something may be lent of.
     pub(super) fn lends(&self, now_ns: i64) -> bool {
         let parent = self.latest().filter(|_| !self.forbidden);
-        parent.is_some_and(|parent| position_ms(parent.start_ns, now_ns) < parent.curve.total_ms())
+        parent.is_some_and(|parent| telling_ms(now_ns).saturating_sub(ms(parent.start_ns)) < parent.curve.total_ms())
     }
 
     /// Sub-lessees as operators see them.
     pub(super) fn list(&self, now_ns: i64, after: Option<&HolderId>, limit: usize) -> Vec<HolderView> {
-        let mut lessees: Vec<_> =
-            self.lessees.iter().filter(|(holder, _)| after.is_none_or(|after| *holder > after)).collect();
-        lessees.sort_unstable_by_key(|(holder, _)| *holder);
-        let view = |(holder, lessee): (&HolderId, &Lessee)| {
-            let life = lessee.lives.last()?;
-            let given = life.grants.last();
-            let left_ms =
-                |given: &Given| given.curve.total_ms().saturating_sub(position_ms(given.start_ns, now_ns)).max(0);
-            Some(HolderView {
-                holder: holder.clone(),
-                incarnation: life.incarnation,
-                weight: lessee.weight,
-                demand: lessee.demand,
-                value: given.map(|given| given.value.clone()).unwrap_or_default(),
-                charged: lessee.charge().0,
-                generation: given.map_or(0, |given| given.generation),
-                expires_in_ms: given.map_or(0, left_ms),
-                usage: life.usage.clone(),
-                revoked: lessee.is_revoked(ms(now_ns)),
-            })
-        };
-        lessees.into_iter().filter_map(view).take(limit).collect()
+        self.table.list(after, limit, telling_ms(now_ns))
     }
 
     /// The rules to tell a sub-lessee: what the policy gives the agent beyond the curve it divides among all who live by
     /// its lease, itself included.
     pub(super) fn divided(&self, rules: &Rules) -> Rules {
-        let sharers = i64::try_from(self.lessees.len()).unwrap_or(i64::MAX).saturating_add(1);
+        let sharers = i64::try_from(self.table.len()).unwrap_or(i64::MAX).saturating_add(1);
         let mut rules = rules.clone();
         if let LocalOriginals::Rate(rate) = rules.fallback.originals {
             rules.fallback.originals = LocalOriginals::Rate(checked_div(rate, sharers));

@@ -65,6 +65,11 @@ impl Lease {
         self.position_ms(now_ns) >= self.curve.total_ms()
     }
 
+    /// The part of it that the step in force carries.
+    pub(super) fn part_ppm(&self, now_ns: i64) -> i64 {
+        self.curve.at(self.position_ms(now_ns)).map_or(0, |(step, _)| step.part_ppm)
+    }
+
     pub(super) fn present(&self, name: LeaseName, now_ns: i64) -> Option<Presented> {
         let position_ms = self.position_ms(now_ns);
         (!self.is_over(now_ns)).then(|| Presented {

@@ -14,8 +14,8 @@ use crate::{
     decision::Priority,
     ids::UnitId,
     lease::{Amounts, Rules, UnitAmounts},
-    policy::UNITS_MAX,
-    units::{MICROS_PER_TOKEN, PPM, checked_div, scale_down},
+    policy::{self, UNITS_MAX, keep, keep_permits},
+    units::{MICROS_PER_TOKEN, PPM, checked_div},
 };
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
@@ -118,22 +118,9 @@ pub(super) type Cells = [UnitCell; UNITS_MAX];
 
 /// Whole tokens that are left of a bucket by a class which may drain `share_ppm` of it.
 #[inline]
-fn keep(burst: i64, share_ppm: i64) -> u32 {
-    if share_ppm >= PPM {
-        return 0;
-    }
-    let kept = checked_div(scale_down(burst, PPM.saturating_sub(share_ppm), PPM), MICROS_PER_TOKEN);
+fn keep_tokens(burst: i64, share_ppm: i64) -> u32 {
+    let kept = checked_div(keep(burst, share_ppm), MICROS_PER_TOKEN);
     u32::try_from(kept).unwrap_or(u32::MAX)
-}
-
-/// The permits a class leaves: never all.
-#[inline]
-fn keep_slots(slots: i64, share_ppm: i64) -> i64 {
-    if share_ppm >= PPM {
-        return 0;
-    }
-    let kept = checked_div(slots.saturating_mul(PPM.saturating_sub(share_ppm)), PPM);
-    kept.min(slots.saturating_sub(1)).max(0)
 }
 
 /// Shares of the classes in one word.
@@ -155,15 +142,10 @@ fn micros(amount: i64) -> u32 {
     u32::try_from(amount).unwrap_or(u32::MAX)
 }
 
-/// The level needed to take `cost`: with what a class leaves, but never more than a full bucket. None is enough for a cost
-/// above the burst.
+/// The level needed to take `cost`, for a class that leaves so many tokens. None is enough for a cost above the burst.
 #[inline]
 pub(super) fn needed(burst: i64, cost: i64, keep_tokens: u32) -> i64 {
-    if cost > burst {
-        return i64::MAX;
-    }
-    let keep = i64::from(keep_tokens).saturating_mul(MICROS_PER_TOKEN);
-    cost.saturating_add(keep.min(burst.saturating_sub(cost)))
+    policy::needed(burst, cost, i64::from(keep_tokens).saturating_mul(MICROS_PER_TOKEN)).unwrap_or(i64::MAX)
 }
 
 /// The longest time whose clock stays in range.
@@ -192,7 +174,7 @@ impl Segment {
         let nothing = Amounts::default();
         let amounts = amounts.unwrap_or(&nothing);
         let classes = packed(rules.priority_ppm);
-        let keep_default = keep(amounts.burst, share_of(classes, Priority::Default));
+        let keep_default = keep_tokens(amounts.burst, share_of(classes, Priority::Default));
         let [cost_transient, cost_throttled, cost_timeout, cost_hedge, cost_failover] =
             rules.retry_cost_micros.map(micros);
         Self {
@@ -235,7 +217,7 @@ impl Segment {
 impl UnitSegment {
     pub(super) fn new(rules: &Rules, id: UnitId, part: Option<&UnitAmounts>, debt: i64) -> Self {
         let (rate, burst) = part.map_or((0, 0), |part| (part.rate, part.burst));
-        let [keep_sheddable, keep_default, keep_critical] = rules.priority_ppm.map(|share| keep(burst, share));
+        let [keep_sheddable, keep_default, keep_critical] = rules.priority_ppm.map(|share| keep_tokens(burst, share));
         Self {
             id: id.raw(),
             rate,
@@ -289,13 +271,13 @@ impl Slot {
 
     fn needed(&self, burst: &AtomicI64, cost: i64, priority: Priority) -> i64 {
         let burst = burst.load(Relaxed);
-        needed(burst, cost, keep(burst, share_of(self.classes.load(Relaxed), priority)))
+        needed(burst, cost, keep_tokens(burst, share_of(self.classes.load(Relaxed), priority)))
     }
 
     /// Permits that a class may take.
     pub(super) fn slots(&self, priority: Priority) -> i64 {
         let slots = i64::from(self.slots.load(Relaxed));
-        slots.saturating_sub(keep_slots(slots, share_of(self.classes.load(Relaxed), priority)))
+        slots.saturating_sub(keep_permits(slots, share_of(self.classes.load(Relaxed), priority)))
     }
 
     /// What a retry costs.
@@ -327,18 +309,6 @@ impl UnitCell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::BURST_MICROS_MAX;
-
-    #[test]
-    fn what_a_class_leaves_is_rounded_down_exactly() {
-        let million = i128::from(MICROS_PER_TOKEN);
-        for burst in [0, 1, 999_999, 1_000_001, 7_654_321_987, BURST_MICROS_MAX - 1, BURST_MICROS_MAX] {
-            for share in [0, 1, 333_333, 500_000, 999_999, PPM] {
-                let exact = i128::from(burst) * i128::from(PPM - share) / (million * million);
-                assert_eq!(i128::from(keep(burst, share)), exact, "{burst} {share}");
-            }
-        }
-    }
 
     #[test]
     fn shares_of_classes_are_found_again() {

@@ -2,10 +2,9 @@
 
 use super::{FallbackRules, LocalOriginals, Rules};
 use crate::{
-    fallback::{originals_numbers, unit_numbers},
+    fallback::{Limits, Originals},
     ids::PolicyVersion,
-    policy::{BucketNumbers, FallbackOriginals, FallbackRetries, Numbers, Policy},
-    units::checked_div,
+    policy::{Numbers, Policy},
 };
 
 // === impl Rules ===
@@ -37,20 +36,15 @@ impl Rules {
 
 impl FallbackRules {
     fn of(policy: &Policy, numbers: &Numbers, sharers: i64) -> Self {
-        let rule = policy.fallback_originals();
-        let per_second = |bucket: BucketNumbers| checked_div(bucket.num.saturating_mul(1_000), bucket.den);
-        let originals = match rule {
-            FallbackOriginals::Deny => LocalOriginals::Deny,
-            FallbackOriginals::Allow => LocalOriginals::Allow,
-            FallbackOriginals::Rate(_) | FallbackOriginals::Part(_) => {
-                LocalOriginals::Rate(originals_numbers(policy, rule, sharers).map_or(0, per_second))
-            }
-        };
-        let unit = |unit| Some((unit, per_second(unit_numbers(policy, rule, sharers, unit)?)));
+        let limits = Limits::of(policy, numbers, sharers);
         Self {
-            originals,
-            retries_earned: policy.spec().fallback_retries == FallbackRetries::Earned,
-            units: numbers.units.iter().filter_map(|(id, _)| unit(*id)).collect(),
+            originals: match limits.originals {
+                Originals::Deny => LocalOriginals::Deny,
+                Originals::Allow => LocalOriginals::Allow,
+                Originals::Limited(bucket) => LocalOriginals::Rate(bucket.per_second()),
+            },
+            retries_earned: limits.retries_earned,
+            units: limits.units.iter().map(|(unit, bucket)| (*unit, bucket.per_second())).collect(),
         }
     }
 }
@@ -60,7 +54,7 @@ mod tests {
     use super::*;
     use crate::{
         ids::UnitId,
-        policy::{Limit, Spec, UnitLimit},
+        policy::{FallbackOriginals, FallbackRetries, Limit, Spec, UnitLimit},
         units::Rate,
     };
 

@@ -109,14 +109,14 @@ impl Leases {
                 self.quarantine_until_ms,
                 self.debt_ms
             ),
-            format!("lease charged {} proved {}", amounts(&self.charged), amounts(&self.proved)),
-            format!("lease shares {} {} {:?}", self.shares.weight, self.shares.demand, {
-                self.shares.buckets().collect::<Vec<_>>()
+            format!("lease charged {} proved {}", amounts(&self.table.charged), amounts(&self.proved)),
+            format!("lease shares {} {} {:?}", self.table.shares.weight, self.table.shares.demand, {
+                self.table.shares.buckets().collect::<Vec<_>>()
             }),
         ];
         lines.extend(self.proofs.iter().map(|incarnation| format!("lease proof {incarnation:?}")));
         lines.extend(self.beats.iter().map(|(boot, clock, now)| format!("lease beat {boot} {clock} {now}")));
-        for record in self.holders.values() {
+        for record in self.table.records() {
             let holder = &record.name;
             lines.push(format!(
                 "lease holder {holder:?} {} {} {} {} {} {} {:?}",
@@ -126,7 +126,7 @@ impl Leases {
                 record.idle,
                 record.revoked_until_ms,
                 record.restarted_until_ms,
-                self.queue.due_ms(record.place)
+                self.table.queue.due_ms(record.place)
             ));
             for life in record.lives.iter() {
                 lines.push(format!(
@@ -140,7 +140,7 @@ impl Leases {
                     amounts(&life.charge),
                     life.usage.counters(),
                     life.usage.units_asked,
-                    life.measured_ms,
+                    life.measured.since_ms,
                     life.measured.attempts,
                     life.measured.units,
                 ));

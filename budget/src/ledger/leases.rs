@@ -1,38 +1,24 @@
 //! The lending side of one ledger: who holds which part, along which curve, and what is unknown after a loss of state.
 //!
-//! Safety is one line: a grant is at most `part · quota − charges of the others − UNKNOWN`. How shares are chosen
-//! ([`shares`]) can be wrong without breaking it. Charges are the component-wise maximum of the curves of every grant that
-//! may still be in use, each step ending a margin later than the holder's. All sums are running sums: no call looks at
-//! more than [`DUE_PER_CALL_MAX`] holders. What is charged too long is only wasted.
+//! Safety is one line: a grant is at most `part · quota − charges of the others − UNKNOWN`. Records, charges and the choice
+//! of shares are those of [`lending`](crate::lending), which agents have too. Charges are the component-wise maximum of the
+//! curves of every grant that may still be in use, each step ending a margin later than the holder's. What is charged too
+//! long is only wasted.
 
-mod few;
-mod grants;
-pub(super) mod holders;
-pub(super) mod lingering;
-mod queue;
-pub(super) mod shares;
 mod sync;
-mod table;
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    hash::RandomState,
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::Ledger;
 use crate::{
     bucket::Bucket,
     guard::{Guard, on},
     lease::{Amounts, EPOCH_NUMBER_MAX, Epoch, Ground, Incarnation},
+    lending::{Charging, Side, Table},
     policy::{BucketNumbers, LeaseNumbers, Numbers},
     units::{MICROS_PER_TOKEN, PPM},
 };
-use holders::Record;
-pub use sync::HolderView;
 
-/// Most holders whose charges step down in one call. Stepping down late is safe.
-pub(super) const DUE_PER_CALL_MAX: usize = 64;
 /// A heartbeat that was under way longer than an earlier one makes ledger time lag behind the host's clock. As far as this
 /// the earlier one still counts, so that such differences are a debt once and not again with each heartbeat. Part of the
 /// margin.
@@ -94,14 +80,7 @@ pub(super) struct Leases {
     pub(super) debt_ms: i64,
     /// Boot id, its clock and ledger time less debt at its last heartbeat, the latest last.
     pub(super) beats: Vec<(i64, i64, i64)>,
-    /// The sum of all charges.
-    pub(super) charged: Amounts,
-    /// By the hash of their names, see [`table`].
-    pub(super) holders: HashMap<u64, Box<Record>>,
-    /// With the keys of that hash.
-    hashed: RandomState,
-    pub(super) queue: queue::Queue,
-    pub(super) shares: shares::Shares,
+    pub(super) table: Table,
 }
 
 // === impl Leases ===
@@ -124,12 +103,12 @@ impl Leases {
             leasable_at_opening: Amounts::default(),
             debt_ms: 0,
             beats: Vec::new(),
-            charged: Amounts::default(),
-            holders: HashMap::new(),
-            hashed: RandomState::new(),
-            queue: queue::Queue::default(),
-            shares: shares::Shares::default(),
+            table: Table::default(),
         }
+    }
+
+    const fn charging(&self) -> Charging {
+        Charging { side: Side::Ledger, margin_ms: self.terms.margin_ms }
     }
 
     /// What may be leased of the policy of the moment. A whole token of each burst stays for direct callers, who could do
@@ -195,7 +174,7 @@ impl Leases {
             return quota.zip(&self.leasable(), i64::saturating_sub);
         }
         quota
-            .zip(&self.charged, |quota, charged| quota.saturating_sub(charged))
+            .zip(&self.table.charged, |quota, charged| quota.saturating_sub(charged))
             .zip(&unknown, |left, unknown| left.saturating_sub(unknown).max(0))
     }
 
@@ -229,16 +208,8 @@ impl Leases {
 
     /// Whether nothing is lent and nothing unknown, so that a policy without leases needs none of this.
     fn is_over(&self, now_ms: i64) -> bool {
-        self.holders.is_empty() && now_ms >= self.slots_until_ms() && now_ms >= self.wait_until_ms
+        self.table.is_empty() && now_ms >= self.slots_until_ms() && now_ms >= self.wait_until_ms
     }
-}
-
-/// Component-wise sum over the units of both.
-fn sum(a: &Amounts, b: &Amounts) -> Amounts {
-    let mut total = a.zip(b, i64::saturating_add);
-    let more = b.units.iter().filter(|unit| a.unit(unit.unit).is_none());
-    total.units = total.units.iter().chain(more).copied().collect();
-    total
 }
 
 // === impl Ledger ===
@@ -272,7 +243,7 @@ impl Ledger {
         if let Some(numbers) = same {
             leases.follow(numbers);
         }
-        leases.step_down(self.now_ms);
+        leases.table.step_down(self.now_ms, leases.charging());
         if self.now_ms >= leases.quarantine_until_ms {
             leases.proofs.clear();
         }
@@ -402,7 +373,7 @@ impl Ledger {
         Some(Lending {
             epoch: leases.epoch,
             holders: self.holders(),
-            charged: leases.charged.clone(),
+            charged: leases.table.charged.clone(),
             unknown: leases.unknown(now_ms),
             quarantine_left_ms: leases.quarantine_until_ms.saturating_sub(now_ms).max(0),
             wait_left_ms: leases.wait_until_ms.saturating_sub(now_ms).max(0),

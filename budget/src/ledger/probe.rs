@@ -23,7 +23,7 @@ impl Ledger {
         let leases = self.leases.as_ref()?;
         Some(Probe {
             direct: self.numbers.quota(),
-            charged: leases.charged.clone(),
+            charged: leases.table.charged.clone(),
             unknown: leases.unknown(self.now_ms),
             levels: (self.admission.balance_micros, self.retry.balance_micros),
         })

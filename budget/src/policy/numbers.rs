@@ -1,10 +1,13 @@
 //! Policies compiled to the integers a ledger computes with.
 
-use super::{EarnOn, IN_FLIGHT_MAX, Limit, Mode, PERMIT_TTL_MS_MAX, Policy};
+use super::{
+    EarnOn, IN_FLIGHT_MAX, Limit, Mode, PERMIT_TTL_MS_MAX, Policy,
+    classes::{keep, keep_permits},
+};
 use crate::{
     ids::UnitId,
     lease::{Amounts, Curve, Timing, UnitAmounts},
-    units::{DURATION_MS_MAX, EXACT_MAX, MICROS_PER_TOKEN, PPM, checked_div, div_ceil},
+    units::{DURATION_MS_MAX, EXACT_MAX, MICROS_PER_TOKEN, checked_div, div_ceil},
 };
 
 /// State of a dependency that no policy names lives at least this long where admission or cost is limited.
@@ -119,7 +122,7 @@ impl Policy {
             retries_off,
             admission,
             max_in_flight,
-            keep_in_flight: keep_in_flight(max_in_flight, shares),
+            keep_in_flight: shares.map(|share| keep_permits(max_in_flight, share)),
             permit_ttl_ms: spec.permit_ttl_ms,
             max_wait_ms: spec.max_wait_ms,
             retry: BucketNumbers::new(Limit { rate: spec.floor, burst_tokens: spec.retry_burst_tokens }, shares),
@@ -170,20 +173,6 @@ impl Policy {
     }
 }
 
-/// Permits that a class leaves untouched; one is left for every class.
-fn keep_in_flight(max_in_flight: i64, shares: [i64; 3]) -> [i64; 3] {
-    shares.map(|share| kept(max_in_flight, share).min(max_in_flight.saturating_sub(1)).max(0))
-}
-
-/// What a class leaves untouched: `⌊(1 − share)·burst⌋`.
-fn kept(burst: i64, share_ppm: i64) -> i64 {
-    let kept = i128::from(burst)
-        .saturating_mul(i128::from(PPM.saturating_sub(share_ppm)))
-        .checked_div(i128::from(PPM))
-        .unwrap_or(0);
-    i64::try_from(kept).unwrap_or(burst)
-}
-
 // === impl BucketNumbers ===
 
 impl BucketNumbers {
@@ -194,13 +183,17 @@ impl BucketNumbers {
         Self::of_fraction(num, den, limit.burst_tokens.saturating_mul(MICROS_PER_TOKEN), shares)
     }
 
+    /// What it is refilled by, whole micro-tokens per second.
+    pub(crate) fn per_second(&self) -> i64 {
+        checked_div(self.num.saturating_mul(1_000), self.den)
+    }
+
     /// A bucket of whole micro-tokens per second.
     fn of_second(rate: i64, burst: i64, shares: [i64; 3]) -> Self {
         Self::of_fraction(rate, 1_000, burst, shares)
     }
 
     fn of_fraction(num: i64, den: i64, burst: i64, shares: [i64; 3]) -> Self {
-        let tokens = checked_div(burst, MICROS_PER_TOKEN);
         Self {
             num,
             den,
@@ -211,7 +204,7 @@ impl BucketNumbers {
             ),
             debt_max: checked_div(EXACT_MAX.saturating_sub(num.saturating_add(den).saturating_mul(2)), den)
                 .saturating_sub(burst),
-            keep: shares.map(|share| kept(tokens, share).saturating_mul(MICROS_PER_TOKEN)),
+            keep: shares.map(|share| keep(burst, share)),
         }
     }
 }
@@ -241,14 +234,13 @@ impl Numbers {
     /// All quotas, in the units of leases: whole micro-tokens per second, rounded down. The floor is none of them.
     #[must_use]
     pub fn quota(&self) -> Amounts {
-        let per_second = |bucket: &BucketNumbers| checked_div(bucket.num.saturating_mul(1_000), bucket.den);
         Amounts {
-            rate: self.admission.as_ref().map_or(0, per_second),
+            rate: self.admission.as_ref().map_or(0, BucketNumbers::per_second),
             burst: self.admission.map_or(0, |bucket| bucket.burst),
             retry_burst: self.retry.burst,
             slots: if self.slots_limited { self.max_in_flight } else { 0 },
             units: (self.units.iter())
-                .map(|(unit, bucket)| UnitAmounts { unit: *unit, rate: per_second(bucket), burst: bucket.burst })
+                .map(|(unit, bucket)| UnitAmounts { unit: *unit, rate: bucket.per_second(), burst: bucket.burst })
                 .collect(),
         }
     }
@@ -269,7 +261,7 @@ impl Numbers {
                 })
                 .collect(),
             max_in_flight,
-            keep_in_flight: keep_in_flight(max_in_flight, shares),
+            keep_in_flight: shares.map(|share| keep_permits(max_in_flight, share)),
             ..self.clone()
         }
     }

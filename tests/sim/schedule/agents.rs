@@ -6,12 +6,12 @@ use super::{CURVES, ample, any_curve, any_spec, cut, even, heal, plain, random};
 use crate::{
     net::Net,
     rng::Rng,
-    scenario::{Asker, Fault, Scenario, Work},
+    scenario::{Asker, Fault, Scenario, Work, spec},
     schedule::directed::Family,
 };
 
 /// All of them, by name.
-pub(crate) const FAMILIES: [(&str, Family); 14] = [
+pub(crate) const FAMILIES: [(&str, Family); 15] = [
     ("agents", anything),
     ("agents-shrink", shrink),
     ("agents-end", end),
@@ -26,6 +26,7 @@ pub(crate) const FAMILIES: [(&str, Family); 14] = [
     ("agents-revoke", revoke),
     ("agents-nested", nested),
     ("agents-copied", copied),
+    ("agents-crowded", crowded),
 ];
 
 /// The first process is an agent and lends to the next ones; some have no agent. Agents are asked for little themselves.
@@ -407,6 +408,28 @@ fn copied(rng: &mut Rng) -> Scenario {
         cut(&mut scenario, &away, from_ms + rng.between(1_000, longest_ms), false);
     }
     heal(&mut scenario, at_ms + longest_ms + 5_000);
+    scenario
+}
+
+/// More sub-lessees than the lease has tokens for, and each asks for more than its part. As many as fit are lent a token and
+/// go on by it when agent and store are gone.
+fn crowded(rng: &mut Rng) -> Scenario {
+    let lessees = few(rng, 10, 14);
+    // 0.8 of it is leased, and nearly all of that lent on: for each less than a token.
+    let burst = rng.between(12, 13);
+    let spec = spec(20, burst, 100_000, 100, 1, &[(100, 60_000)]);
+    let mut scenario = fleet(rng, "agents-crowded", spec, lessees, 0);
+    scenario.direct = 0.0;
+    scenario.askers[0].originals = 0.0;
+    for lessee in &mut scenario.askers[1..] {
+        lessee.weight = 1;
+        lessee.originals = 8.0;
+    }
+    let at_ms = 60_000 + rng.between(0, 10_000);
+    scenario.at(at_ms, Fault::Kill(0));
+    scenario.at(at_ms, Fault::StopStore);
+    scenario.work.push(Work::Calm { from_ms: at_ms, to_ms: at_ms + 40_000, percent: 40 });
+    scenario.duration_ms = at_ms + 40_000;
     scenario
 }
 

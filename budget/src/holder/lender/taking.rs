@@ -5,6 +5,7 @@ use super::{Lender, ms};
 use crate::{
     guard::{Guard, on},
     lease::{Epoch, HolderId, Incarnation, SyncAsk, Timing},
+    lending::Record,
 };
 
 /// Most fenced lives of an agent whose sub-leases are known as theirs.
@@ -24,14 +25,13 @@ impl Lender {
     pub(in crate::holder) fn revoke(&mut self, now_ns: i64, holder: &HolderId) -> bool {
         let curve_ms = self.latest().map_or(0, |parent| parent.curve.total_ms());
         let until_ms = ms(now_ns).saturating_add(curve_ms);
-        self.lessees.get_mut(holder).map(|lessee| lessee.revoked_until_ms = until_ms).is_some()
+        self.table.revoke(holder, until_ms)
     }
 
     /// Whether a sub-lessee is to give up what it lives by even if it gets nothing instead: it is revoked, or its lease was
     /// lent by a life of the agent that was fenced. Another process lives under that incarnation and lends the same.
-    pub(in crate::holder) fn takes_away(&self, now_ns: i64, ask: &SyncAsk) -> bool {
-        let lessee = self.lessees.get(&ask.holder);
-        let revoked = lessee.is_some_and(|lessee| lessee.is_revoked(ms(now_ns)));
+    pub(in crate::holder) fn takes_away(&self, now_ns: i64, record: Option<&Record>, ask: &SyncAsk) -> bool {
+        let revoked = record.is_some_and(|record| record.is_revoked(ms(now_ns)));
         let fenced = ask.lease.as_ref().is_some_and(|lease| self.fenced.contains(&lease.name.epoch));
         revoked || (fenced && on(Guard::FencedSubleasesEnd))
     }

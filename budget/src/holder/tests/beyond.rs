@@ -124,3 +124,11 @@ fn shadow_mode_admits_and_tells() {
     assert_eq!(spent.would_be_denied(), Some(DenyReason::Fallback));
     share.hand_back(spent, END);
 }
+
+/// Seen to fail while the holder's fallback let anything through in shadow mode.
+#[test]
+fn the_kill_switch_holds_in_shadow_mode_too() {
+    let rules = Rules { shadow: true, retries_off: true, fallback: fallback(LocalOriginals::Allow, true), ..rules() };
+    let share = beyond(&rules);
+    assert_eq!(super::denied(share.reserve_beyond(END, &retry())), DenyReason::RetriesOff);
+}

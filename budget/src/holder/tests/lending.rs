@@ -177,6 +177,52 @@ fn what_is_too_small_is_not_lent() {
     assert!(lent(&mut agent, T0, &ask(3, 1, None)).value.is_zero(), "less than a token of retries is left");
 }
 
+/// As [`ask`], of one that asked so often until now.
+fn busy(number: u8, sequence: i64, asked: i64, lease: &Grant) -> SyncAsk {
+    SyncAsk { usage: Usage { asked, ..Usage::default() }, ..ask(number, sequence, Some(lease)) }
+}
+
+/// What nobody else asks for goes to who asks, twice as much as that; but not to who restarts, which would leave it to its
+/// dead lives. Seen to fail without the rule.
+#[test]
+fn who_restarts_is_lent_no_more_than_it_asks_for() {
+    for restarts in [false, true] {
+        let mut agent = with_lease(&amounts(100, 40, 40));
+        lent(&mut agent, T0, &ask(1, 1, None));
+        let now = T0 + 5 * SECOND;
+        let incarnation = Incarnation([if restarts { 9 } else { 1 }; 16]);
+        if restarts {
+            lent(&mut agent, now, &SyncAsk { incarnation, ..ask(1, 1, None) });
+        }
+        // 32 per second, and a quarter more.
+        let later = now + 5 * SECOND;
+        let asked = if restarts { 160 } else { 320 };
+        let usage = Usage { asked, ..Usage::default() };
+        let grant = lent(&mut agent, later, &SyncAsk { incarnation, usage, ..ask(1, 2, None) });
+        // Its dead life still has what it was lent as a newcomer: the two share one part.
+        assert_eq!(grant.value.rate, if restarts { 15 } else { 80 } * TOKEN);
+        let charged = agent.list_lessees(later, None, 1)[0].charged.rate;
+        assert_eq!(charged, if restarts { 40 } else { 80 } * TOKEN);
+    }
+}
+
+/// Ten tokens of retry burst for twelve that all ask for more than their part: as many as fit are lent a whole one. Seen to
+/// fail without the rule: then nobody is.
+#[test]
+fn where_there_is_less_than_a_token_for_each_some_are_served() {
+    let mut agent = with_lease(&amounts(120, 40, 10));
+    let mut grants: Vec<_> = (1..=12).map(|number| lent(&mut agent, T0, &ask(number, 1, None))).collect();
+    for round in 1..=6 {
+        let now = T0 + round * 5 * SECOND;
+        for number in 1..=12 {
+            let held = &mut grants[usize::from(number) - 1];
+            *held = lent(&mut agent, now, &busy(number, round + 1, round * 150, held));
+        }
+    }
+    let served = grants.iter().filter(|grant| grant.value.retry_burst >= TOKEN).count();
+    assert!((6..=10).contains(&served), "{served}");
+}
+
 #[test]
 fn a_sub_lessee_of_an_earlier_life_keeps_what_it_has() {
     let mut agent = with_lease(&amounts(10, 1, 1));
@@ -221,10 +267,6 @@ fn who_is_revoked_gets_nothing_for_one_curve() {
     // What it has not heard of yet it may use.
     let replayed = Grant { position_ms: 1_000, ..first.clone() };
     assert_eq!(answer(&mut agent, T0 + SECOND, &ask(1, 1, None)), SyncAnswer::Granted(replayed));
-    let busy = |number, sequence, asked, lease| {
-        let usage = Usage { asked, ..Usage::default() };
-        SyncAsk { usage, ..ask(number, sequence, Some(lease)) }
-    };
     let nothing = lent(&mut agent, T0 + 2 * SECOND, &busy(1, 2, 100, &first));
     assert!(nothing.value.is_zero());
     assert!(!lent(&mut agent, T0 + 2 * SECOND, &busy(2, 2, 100, &other)).value.is_zero());

@@ -1,47 +1,15 @@
-//! Sync: judge a holder's request, count its report, grant it what [`grants`](super::grants) says.
+//! Sync: judge a holder's request, count its report, grant it the share that [`lending`](crate::lending) chooses.
 
-use super::{
-    Leases, PRESENTED_MAX, PROOFS_MAX,
-    holders::{Given, Life, Record},
-    table::Held,
-};
+use super::{Leases, PRESENTED_MAX, PROOFS_MAX};
 use crate::{
     guard::{Guard, on},
     lease::{
-        Amounts, GRANTS_MAX, Grant, Ground, HolderId, INCARNATIONS_MAX, Incarnation, InvalidSync, LeaseName, NotLeased,
-        Presented, SyncAnswer, SyncAsk, Usage,
+        Amounts, Grant, Ground, HOLDERS_MAX, HolderId, LeaseName, NotLeased, Presented, SyncAnswer, SyncAsk, Usage,
     },
     ledger::Ledger,
+    lending::{Beside, Given, Held, HolderView, Needs, Pool, Side, life_of, report},
     units::checked_div,
 };
-
-/// Reports, which may be forged, bring no counter further, so that it can go on exactly.
-const REPORTED_MAX: i64 = 1 << 52;
-
-/// A holder as operators see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HolderView {
-    /// Its name.
-    pub holder: HolderId,
-    /// Its latest incarnation.
-    pub incarnation: Incarnation,
-    /// Its weight.
-    pub weight: i64,
-    /// What it asks for, parts of [`SHARE_ONE`](crate::lease::SHARE_ONE).
-    pub demand: i64,
-    /// Its latest lease.
-    pub value: Amounts,
-    /// What is charged to all its incarnations.
-    pub charged: Amounts,
-    /// Of its latest lease.
-    pub generation: i64,
-    /// How long its latest lease lasts without renewal.
-    pub expires_in_ms: i64,
-    /// Its latest report.
-    pub usage: Usage,
-    /// An operator took its lease away.
-    pub revoked: bool,
-}
 
 // === impl Ledger ===
 
@@ -58,10 +26,10 @@ impl Ledger {
     }
 
     fn answer(&mut self, ask: &SyncAsk) -> SyncAnswer {
-        let mut held = self.leases.as_mut().and_then(|leases| leases.take(&ask.holder));
+        let mut held = self.leases.as_mut().and_then(|leases| leases.table.take(&ask.holder));
         let answer = self.decide(&mut held, ask);
         if let Some(leases) = &mut self.leases {
-            leases.put_back(held);
+            leases.table.put_back(held);
         }
         answer
     }
@@ -82,12 +50,14 @@ impl Ledger {
             }
             return SyncAnswer::Epoch(leases.epoch);
         }
-        match leases.recall(life_of(held, ask), ask, now_ms) {
-            Recall::Answer(answer) => return answer,
-            Recall::New => {}
-        }
-        if let Err(invalid) = leases.judge(life_of(held, ask), ask) {
-            return SyncAnswer::Invalid(invalid);
+        let (epoch, charging) = (leases.epoch, leases.charging());
+        if let Some(life) = life_of(held, ask) {
+            if let Some(answer) = life.recall(ask, epoch, leases.dead_generation, now_ms, charging) {
+                return answer;
+            }
+            if let Err(invalid) = life.judge(ask, epoch, leases.generation) {
+                return SyncAnswer::Invalid(invalid);
+            }
         }
         if !leases.admit(held, ask, now_ms) {
             let permitted = leases.whole.leases_permitted();
@@ -95,36 +65,35 @@ impl Ledger {
             return SyncAnswer::NotLeased(reason);
         }
         if let Some(life) = life_of(held, ask) {
-            self.count(life, ask);
+            self.count(&life.report(&ask.usage));
         }
         let Some(leases) = &mut self.leases else { return SyncAnswer::NotLeased(NotLeased::NotPermitted) };
         leases.acknowledge(held, ask, now_ms);
         leases.prove(held, ask, now_ms, self.numbers.permit_ttl_ms);
         if ask.leave {
-            leases.quote(held, ask, i64::MAX, now_ms);
-            leases.refresh(held, now_ms);
+            leases.table.quote(held, ask, i64::MAX, now_ms, charging);
+            leases.table.refresh(held, now_ms, charging);
             return SyncAnswer::Left;
         }
         self.grant(held, ask)
     }
 
-    /// Adds what the report has more than the last one.
-    fn count(&mut self, life: &mut Life, ask: &SyncAsk) {
-        let base = std::mem::replace(&mut life.usage, ask.usage.clone());
-        let more = |now: i64, then: i64| now.saturating_sub(then).max(0);
-        let (now, then) = (&ask.usage, &base);
+    /// Adds what a report has more than the last one.
+    fn count(&mut self, more: &Usage) {
         let counters = &mut self.counters;
-        let originals = more(now.originals_admitted, then.originals_admitted)
-            .saturating_add(more(now.fallback_originals, then.fallback_originals));
-        let retries = more(now.retries_admitted, then.retries_admitted)
-            .saturating_add(more(now.fallback_retries, then.fallback_retries));
-        report(&mut counters.originals_admitted, originals);
-        report(&mut counters.retries_admitted, retries);
-        report(&mut counters.originals_denied, more(now.originals_denied, then.originals_denied));
-        report(&mut counters.retries_denied, more(now.retries_denied, then.retries_denied));
-        report(&mut counters.not_sent, more(now.not_sent, then.not_sent));
-        report(&mut counters.deposited_micros, more(now.deposited_micros, then.deposited_micros));
-        report(&mut counters.overuse_micros, more(now.overuse_micros, then.overuse_micros));
+        let originals = more.originals_admitted.saturating_add(more.fallback_originals);
+        let retries = more.retries_admitted.saturating_add(more.fallback_retries);
+        for (counter, more) in [
+            (&mut counters.originals_admitted, originals),
+            (&mut counters.retries_admitted, retries),
+            (&mut counters.originals_denied, more.originals_denied),
+            (&mut counters.retries_denied, more.retries_denied),
+            (&mut counters.not_sent, more.not_sent),
+            (&mut counters.deposited_micros, more.deposited_micros),
+            (&mut counters.overuse_micros, more.overuse_micros),
+        ] {
+            *counter = report(*counter, more);
+        }
         if !on(Guard::DepositsAreLocal) {
             let earned = originals.saturating_mul(self.numbers.deposit_micros);
             self.retry.deposit(&self.numbers.retry, earned);
@@ -134,17 +103,33 @@ impl Ledger {
     /// Chooses a share, clips it to what is free, and moves tokens into what grows.
     fn grant(&mut self, held: &mut Option<Held>, ask: &SyncAsk) -> SyncAnswer {
         let now_ms = self.now_ms;
-        let direct = (self.in_flight, self.admission.balance_micros < 0);
+        let (in_flight, booked) = (self.in_flight, self.admission.balance_micros < 0);
         let Some(leases) = &mut self.leases else { return SyncAnswer::NotLeased(NotLeased::NotPermitted) };
         let Some(Held { record, .. }) = held else { return SyncAnswer::Dead };
-        if record.life_mut(ask.incarnation).is_none_or(|life| life.grants.len() >= GRANTS_MAX) {
+        let Some(before) = record.life_mut(ask.incarnation).filter(|life| !life.is_full()) else {
             return SyncAnswer::Dead;
-        }
-        let share = leases.choose_share(record, ask, now_ms);
-        let value = leases.clip(record, ask, share, direct, now_ms);
+        };
+        let before = before.charge.clone();
+        let charging = leases.charging();
+        let (quota, lendable, curve) = (leases.whole.quota(), leases.leasable(), leases.terms.curve.clone());
+        let unknown = if on(Guard::UnknownInGrants) { leases.unknown(now_ms) } else { Amounts::default() };
+        let pool = Pool {
+            side: Side::Ledger,
+            quota: &quota,
+            lendable: &lendable,
+            curve: &curve,
+            needs: Needs {
+                admission: leases.whole.admission.is_some(),
+                retries: leases.whole.retry.burst > 0,
+                slots: leases.whole.slots_limited,
+            },
+            permitted: leases.whole.leases_permitted(),
+        };
+        let share = leases.table.choose(record, ask, &pool, now_ms);
+        let beside = Beside { unknown: &unknown, in_flight, booked };
+        let value = leases.table.clip(record, ask, share, &pool, &beside, now_ms);
         leases.generation = leases.generation.saturating_add(1);
         let name = LeaseName { epoch: leases.epoch, generation: leases.generation };
-        let curve = leases.terms.curve.clone();
         let given = Given {
             generation: name.generation,
             granted_ms: now_ms,
@@ -152,11 +137,9 @@ impl Ledger {
             curve: curve.clone(),
             permit_ttl_ms: leases.whole.permit_ttl_ms,
         };
-        let charge = |record: &mut Record| record.life_mut(ask.incarnation).map(|life| life.charge.clone());
-        let before = charge(record).unwrap_or_default();
-        leases.give(record, ask, given);
-        let after = charge(record).unwrap_or_default();
-        leases.refresh(held, now_ms);
+        leases.table.give(record, ask, given, charging, now_ms);
+        let after = record.life_mut(ask.incarnation).map(|life| life.charge.clone()).unwrap_or_default();
+        leases.table.refresh(held, now_ms, charging);
         // Caps grow by what is charged more, never by more than was asked to be moved.
         let growth = value.zip(&after, i64::min).zip(&before, |after, before| after.saturating_sub(before).max(0));
         let moved = self.move_levels(&growth);
@@ -199,37 +182,13 @@ impl Ledger {
     /// Holders whose leases may still be in use.
     #[must_use]
     pub fn holders(&self) -> i64 {
-        self.leases.as_ref().map_or(0, |leases| i64::try_from(leases.holders.len()).unwrap_or(i64::MAX))
+        self.leases.as_ref().map_or(0, |leases| i64::try_from(leases.table.len()).unwrap_or(i64::MAX))
     }
 
     /// Holders in the order of their names after `after`, at most `limit`.
     #[must_use]
     pub fn list_holders(&self, after: Option<&HolderId>, limit: usize) -> Vec<HolderView> {
-        let Some(leases) = &self.leases else { return Vec::new() };
-        let mut holders: Vec<_> =
-            leases.holders.values().filter(|record| after.is_none_or(|after| record.name > *after)).collect();
-        holders.sort_unstable_by_key(|record| &record.name);
-        (holders.into_iter())
-            .filter_map(|record| {
-                let life = record.lives.last()?;
-                let grant = life.grants.last();
-                Some(HolderView {
-                    holder: record.name.clone(),
-                    incarnation: life.incarnation,
-                    weight: record.weight,
-                    demand: record.demand,
-                    value: grant.map(|grant| grant.value.clone()).unwrap_or_default(),
-                    charged: record.charge(),
-                    generation: grant.map_or(0, |grant| grant.generation),
-                    expires_in_ms: grant.map_or(0, |grant| {
-                        grant.granted_ms.saturating_add(grant.curve.total_ms()).saturating_sub(self.now_ms).max(0)
-                    }),
-                    usage: life.usage.clone(),
-                    revoked: record.revoked_until_ms > self.now_ms,
-                })
-            })
-            .take(limit)
-            .collect()
+        self.leases.as_ref().map_or_else(Vec::new, |leases| leases.table.list(after, limit, self.now_ms))
     }
 
     /// Takes a holder's lease away from its next sync on, for as long as one curve lasts. Until that sync, or the end of
@@ -238,65 +197,13 @@ impl Ledger {
         let now_ms = self.now_ms;
         let Some(leases) = &mut self.leases else { return false };
         let until_ms = now_ms.saturating_add(leases.terms.curve.total_ms());
-        leases.find_mut(holder).map(|record| record.revoked_until_ms = until_ms).is_some()
+        leases.table.revoke(holder, until_ms)
     }
 }
 
 // === impl Leases ===
 
-/// What an earlier request says about this one.
-enum Recall {
-    New,
-    Answer(SyncAnswer),
-}
-
 impl Leases {
-    /// Rule 6: the same request gets the same grant at its present position; an older one, or a twin, is fenced.
-    fn recall(&self, life: Option<&mut Life>, ask: &SyncAsk, now_ms: i64) -> Recall {
-        let (dead, margin_ms) = (self.dead_generation, self.terms.margin_ms);
-        let Some(life) = life else { return Recall::New };
-        if ask.sequence > life.sequence {
-            return Recall::New;
-        }
-        if ask.sequence < life.sequence || ask.nonce != life.nonce {
-            return if on(Guard::Fence) { Recall::Answer(SyncAnswer::Fenced) } else { Recall::New };
-        }
-        let answered = life.answered;
-        let given = life.grants.iter().find(|grant| grant.generation == answered);
-        let Some(given) = given.filter(|given| given.step_at(now_ms, margin_ms).is_some() && given.generation > dead)
-        else {
-            return Recall::Answer(SyncAnswer::Dead);
-        };
-        let position_ms = now_ms.saturating_sub(given.granted_ms);
-        if position_ms >= given.curve.total_ms() {
-            return Recall::Answer(SyncAnswer::Dead);
-        }
-        Recall::Answer(SyncAnswer::Granted(Grant {
-            name: LeaseName { epoch: self.epoch, generation: answered },
-            position_ms: if on(Guard::ReplayTellsPosition) { position_ms } else { 0 },
-            value: given.value.clone(),
-            moved: life.moved.clone(),
-            curve: given.curve.clone(),
-        }))
-    }
-
-    fn judge(&self, life: Option<&mut Life>, ask: &SyncAsk) -> Result<(), InvalidSync> {
-        let Some(life) = life else { return Ok(()) };
-        if ask.usage.is_below(&life.usage) {
-            return Err(InvalidSync::UsageBackwards);
-        }
-        let granted = |name: LeaseName| {
-            name.epoch != self.epoch
-                || life.grants.iter().any(|grant| grant.generation == name.generation)
-                // One that has ended, or was quoted away, is not remembered.
-                || (name.generation <= self.generation && life.grants.last().is_none_or(|last| name.generation < last.generation))
-        };
-        match &ask.lease {
-            Some(lease) if !granted(lease.name) => Err(InvalidSync::UnknownGeneration),
-            Some(_) | None => Ok(()),
-        }
-    }
-
     /// Makes sure there is a record; false if the limits of what is kept are reached or leases are not permitted.
     fn admit(&mut self, held: &mut Option<Held>, ask: &SyncAsk, now_ms: i64) -> bool {
         if life_of(held, ask).is_some() {
@@ -308,47 +215,14 @@ impl Leases {
             return false;
         }
         let watched_ms = self.terms.curve.total_ms().saturating_add(self.terms.margin_ms);
-        match held {
-            Some(held) if held.record.lives.len() >= INCARNATIONS_MAX => return false,
-            Some(held) => held.record.restarted_until_ms = now_ms.saturating_add(watched_ms),
-            None => *held = self.enter(&ask.holder, ask.weight),
-        }
-        let Some(held) = held else { return false };
-        held.record.lives.push(Life::new(ask.incarnation, ask.counted.clone(), now_ms));
-        true
+        self.table.admit(held, ask, now_ms, watched_ms, HOLDERS_MAX)
     }
 
     /// Drops the grants that the holder has left behind.
     fn acknowledge(&mut self, held: &mut Option<Held>, ask: &SyncAsk, now_ms: i64) {
         if let Some(lease) = ask.lease.as_ref().filter(|lease| lease.name.epoch == self.epoch) {
-            self.quote(held, ask, lease.name.generation, now_ms);
+            self.table.quote(held, ask, lease.name.generation, now_ms, self.charging());
         }
-    }
-
-    /// Drops the grants before `generation`. A holder that stops has nothing in use but permits: all of them.
-    fn quote(&mut self, held: &mut Option<Held>, ask: &SyncAsk, generation: i64, now_ms: i64) {
-        let Some(Held { record, .. }) = held else { return };
-        let margin_ms = self.terms.margin_ms;
-        self.change(record, |record| {
-            if let Some(life) = record.life_mut(ask.incarnation) {
-                life.quoted(generation, now_ms, margin_ms);
-            }
-        });
-    }
-
-    /// Keeps a grant beside those that may still be in use, and charges it.
-    fn give(&mut self, record: &mut Record, ask: &SyncAsk, given: Given) {
-        let margin_ms = self.terms.margin_ms;
-        self.change(record, |record| {
-            let Some(life) = record.life_mut(ask.incarnation) else { return };
-            if !on(Guard::KeepUntilQuoted) {
-                life.grants.clear();
-            }
-            (life.sequence, life.nonce, life.answered) = (ask.sequence, ask.nonce, given.generation);
-            let (now_ms, permit_ttl_ms) = (given.granted_ms, given.permit_ttl_ms);
-            life.grants.push(given);
-            life.charge_again(now_ms, margin_ms, permit_ttl_ms);
-        });
     }
 
     /// Rule 9: a lease of an earlier epoch joins C once per incarnation and is charged beside any new grant.
@@ -359,36 +233,27 @@ impl Leases {
         if now_ms >= self.quarantine_until_ms || full || !self.admit(held, ask, now_ms) {
             return;
         }
-        let value =
-            lease.value.zip(&self.charged, |value, charged| value.min(PRESENTED_MAX.saturating_sub(charged).max(0)));
+        let value = lease
+            .value
+            .zip(&self.table.charged, |value, charged| value.min(PRESENTED_MAX.saturating_sub(charged).max(0)));
         let first = self.proofs.insert(ask.incarnation);
         if first || !on(Guard::ProofOnce) {
             let part = if on(Guard::ProofAtPosition) { value.step(step) } else { value.clone() };
-            self.proved = super::sum(&self.proved, &part).map(|proved| proved.min(PRESENTED_MAX));
+            self.proved = self.proved.join(&part, i64::saturating_add).map(|proved| proved.min(PRESENTED_MAX));
         }
         if !on(Guard::ChargePresented) || !first {
             return;
         }
         let Some(Held { record, .. }) = held else { return };
-        let margin_ms = self.terms.margin_ms;
-        self.change(record, |record| {
+        let charging = self.charging();
+        self.table.change(record, |record| {
             if let Some(life) = record.life_mut(ask.incarnation) {
                 life.grants.push_front(given_before(lease, value, now_ms, permit_ttl_ms));
-                life.charge_again(now_ms, margin_ms, permit_ttl_ms);
+                life.charge_again(now_ms, charging, permit_ttl_ms);
             }
         });
-        self.refresh(held, now_ms);
+        self.table.refresh(held, now_ms, charging);
     }
-}
-
-/// The life that asks.
-fn life_of<'a>(held: &'a mut Option<Held>, ask: &SyncAsk) -> Option<&'a mut Life> {
-    held.as_mut()?.record.life_mut(ask.incarnation)
-}
-
-/// Adds what a holder reports.
-fn report(counter: &mut i64, more: i64) {
-    *counter = counter.saturating_add(more).min(REPORTED_MAX).max(*counter);
 }
 
 /// A presented lease of an earlier epoch as a grant, charged from its position on.

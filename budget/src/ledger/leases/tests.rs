@@ -198,7 +198,7 @@ fn charges_follow_the_curve_a_margin_later_and_end() {
         assert_eq!(world.direct_rate(), direct * TOKEN, "{at_ms}");
     }
     assert_eq!(world.ledger.holders(), 0);
-    assert!(world.ledger.leases.as_ref().unwrap().queue.is_empty());
+    assert!(world.ledger.leases.as_ref().unwrap().table.queue.is_empty());
 }
 
 #[test]

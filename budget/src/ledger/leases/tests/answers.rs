@@ -20,7 +20,7 @@ fn with_old_lease(world: &World) -> Caller {
 #[track_caller]
 fn check_nothing_is_proved(world: &World) {
     let leases = world.ledger.leases.as_ref().unwrap();
-    assert!(leases.proofs.is_empty() && leases.proved.is_zero() && leases.charged.is_zero());
+    assert!(leases.proofs.is_empty() && leases.proved.is_zero() && leases.table.charged.is_zero());
     assert_eq!(world.ledger.holders(), 0);
 }
 
@@ -73,7 +73,7 @@ fn what_moves_with_a_unit_is_withdrawn_from_that_unit() {
     let left: Vec<_> = before.iter().zip(moved).map(|(before, moved)| before - moved).collect();
     assert_eq!(levels(&world), left);
     // What is charged of them ends with the lease.
-    let charged = |world: &World| world.ledger.leases.as_ref().unwrap().charged.units.len();
+    let charged = |world: &World| world.ledger.leases.as_ref().unwrap().table.charged.units.len();
     assert_eq!(charged(&world), 3);
     world.at(133_000);
     assert_eq!(charged(&world), 0);
@@ -121,9 +121,7 @@ fn of_two_names_that_meet_in_the_table_the_later_is_not_leased() {
     let mut world = World::fresh();
     world.grant(&mut Caller::new("a", 1, &world));
     let later = Caller::new("b", 2, &world);
-    let leases = world.ledger.leases.as_mut().unwrap();
-    let (_, record) = leases.holders.drain().next().unwrap();
-    leases.holders.insert(leases.key(&later.ask.holder), record);
+    world.ledger.leases.as_mut().unwrap().table.collide(&later.ask.holder);
     let before = world.ledger.dump();
     assert_eq!(world.sync(&later), SyncAnswer::NotLeased(NotLeased::TooManyHolders));
     assert!(!world.ledger.revoke(&later.ask.holder));
@@ -161,7 +159,7 @@ fn a_replay_ends_with_the_holders_curve_not_with_the_charge() {
     assert!(matches!(world.sync(&caller), SyncAnswer::Granted(Grant { position_ms: 119_999, .. })));
     world.at(120_000);
     assert_eq!(world.sync(&caller), SyncAnswer::Dead);
-    assert!(!world.ledger.leases.as_ref().unwrap().charged.is_zero());
+    assert!(!world.ledger.leases.as_ref().unwrap().table.charged.is_zero());
 }
 
 #[test]

@@ -38,6 +38,10 @@ impl<T, const IN_PLACE: usize> Few<T, IN_PLACE> {
         self.iter().last()
     }
 
+    pub(crate) fn last_mut(&mut self) -> Option<&mut T> {
+        self.iter_mut().last()
+    }
+
     pub(crate) fn push(&mut self, item: T) {
         match self.first.iter_mut().find(|place| place.is_none()) {
             Some(place) => *place = Some(item),

@@ -31,7 +31,7 @@ struct Place {
 
 impl Queue {
     /// Gives a holder a place.
-    pub(super) fn enter(&mut self, key: u64) -> usize {
+    pub(crate) fn enter(&mut self, key: u64) -> usize {
         let place = Place { key, due_ms: NEVER, turn_ms: NEVER };
         match self.free.pop().and_then(|at| Some((at, self.places.get_mut(at)?))) {
             Some((at, free)) => {
@@ -46,7 +46,7 @@ impl Queue {
     }
 
     /// Takes the place away from a holder.
-    pub(super) fn leave(&mut self, at: usize) {
+    pub(crate) fn leave(&mut self, at: usize) {
         self.set(at, None);
         self.free.push(at);
     }
@@ -57,12 +57,12 @@ impl Queue {
     }
 
     #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.turns.is_empty()
     }
 
     /// Notes when the holder of a place is due; none: not at all.
-    pub(super) fn set(&mut self, at: usize, due_ms: Option<i64>) {
+    pub(crate) fn set(&mut self, at: usize, due_ms: Option<i64>) {
         let Some(place) = self.places.get_mut(at) else { return };
         place.due_ms = due_ms.unwrap_or(NEVER);
         if place.turn_ms > place.due_ms || place.due_ms == NEVER {
@@ -73,7 +73,7 @@ impl Queue {
     }
 
     /// A holder that is due; none if there is none among the first `most`.
-    pub(super) fn pop(&mut self, now_ms: i64, most: &mut usize) -> Option<u64> {
+    pub(crate) fn pop(&mut self, now_ms: i64, most: &mut usize) -> Option<u64> {
         while *most > 0 && self.turns.first().is_some_and(|(turn_ms, _)| *turn_ms <= now_ms) {
             *most = most.saturating_sub(1);
             let (_, at) = self.turns.pop_first()?;
