@@ -3,10 +3,10 @@
 use budget::guard::Guard;
 
 /// Guards that are switched off together, the family that misses them, within how many seeds, and the oracle.
-pub(crate) type Missed = (&'static [Guard], &'static str, u64, &'static str);
+pub type Missed = (&'static [Guard], &'static str, u64, &'static str);
 
 #[rustfmt::skip]
-pub(crate) const MISSED: [Missed; 51] = [
+pub const MISSED: [Missed; 51] = [
     (&[Guard::RenewalKeepsLevels], "suspend", 3, "T3"),
     (&[Guard::EpochStartsEmpty], "proved-twice", 80, "T1"),
     (&[Guard::MovedIsWithdrawn], "lower-lose-raise", 80, "T1"),
@@ -63,7 +63,7 @@ pub(crate) const MISSED: [Missed; 51] = [
 
 /// The same where there are agents.
 #[rustfmt::skip]
-pub(crate) const MISSED_BY_AGENTS: [Missed; 12] = [
+pub const MISSED_BY_AGENTS: [Missed; 12] = [
     (&[Guard::SubleaseEndsWithParent], "agents-end", 10, "T3"),
     (&[Guard::SubleaseWithinParent], "agents-end", 10, "T3"),
     (&[Guard::SubleaseUntilQuoted], "agents-end", 10, "T3"),
