@@ -59,6 +59,17 @@ pub enum Guard {
     ClampTime,
     /// Ledger: what the clock gained on the heartbeats is a debt, paid by standing still.
     ClockDebt,
+    /// Ledger: all calls from one comparison with a host's clock to the next advance time by a bounded step together; off:
+    /// each by one.
+    OneStepTogether,
+    /// Ledger: a host is remembered from one heartbeat to its next; off: whoever is not known takes the place of another.
+    HostsStay,
+    /// Ledger: a host that was not there at the last comparison finds no gain until time stands still, and then counts what
+    /// it has not seen as gained; off: it takes the time of its first heartbeat for true.
+    NewHostsWait,
+    /// Ledger: after a large difference hosts that have not beaten since are forgotten; off: what a clock gains in the
+    /// meantime passes for time that has to be made up for.
+    LagForgets,
     /// Ledger: each step ends a margin later than the holder's.
     Margin,
     /// Ledger: a grant is at most what is free (rule 3).
@@ -143,7 +154,7 @@ pub enum Guard {
 
 impl Guard {
     /// All of them.
-    pub const ALL: [Self; 64] = [
+    pub const ALL: [Self; 68] = [
         Self::RenewalKeepsLevels,
         Self::EpochStartsEmpty,
         Self::MovedIsWithdrawn,
@@ -169,6 +180,10 @@ impl Guard {
         Self::RememberedOpensEpoch,
         Self::ClampTime,
         Self::ClockDebt,
+        Self::OneStepTogether,
+        Self::HostsStay,
+        Self::NewHostsWait,
+        Self::LagForgets,
         Self::Margin,
         Self::WithinFree,
         Self::RoundDown,

@@ -317,7 +317,10 @@ impl Ledger {
     #[must_use]
     pub fn view(&self, clock_ms: i64) -> View {
         let elapsed_ms = clock_ms.saturating_sub(self.clock_ms).max(0);
-        let elapsed_ms = self.leases.as_ref().map_or(elapsed_ms, |leases| leases.advance(elapsed_ms).0);
+        let elapsed_ms = self
+            .leases
+            .as_ref()
+            .map_or(elapsed_ms, |leases| leases.time.advance(self.now_ms, elapsed_ms, leases.terms.step_max_ms).0);
         let now_ms = self.now_ms.saturating_add(elapsed_ms);
         let balance = |mut bucket: Bucket, numbers| {
             bucket.refill(numbers, elapsed_ms);

@@ -62,6 +62,7 @@ local function open_epoch(presented, lost)
   lending.number = math.min(math.max(lending.number, ground.number, presented) + 1, EPOCH_NUMBER_MAX)
   lending.id, lending.identity, lending.lost = ground.fresh_id, ground.identity, lost
   lending.generation, lending.dead, lending.debt, lending.beats = 0, 0, 0, {}
+  lending.compared, lending.replaced = now, 0
   lending.charged, lending.proved, lending.direct = ZERO, ZERO, nil
   lending.holders, lending.proofs, lending.next_due, lending.torn = 0, 0, NEVER, false
   -- What passed before it opened earns nothing in it.

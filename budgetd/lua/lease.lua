@@ -30,30 +30,54 @@ local function step_down(now)
   end
 end
 
--- Notes a host's clock and charges what ledger time has gained on it since its last heartbeat.
+local HOSTS_MAX <const> = 8
+local LAG_KEPT_MS <const> = 250
+
+-- Takes a heartbeat of a host: Time::beat in budget/src/ledger/leases/time.rs, which says why.
 local function beat(now)
-  local beats, known = {}, nil
+  local net, steps, step_max, before, others = now - lending.debt, stepped(), lending.terms.step_max, nil, {}
   for _, b in ipairs(lending.beats) do
-    if b[1] == ground.boot and not known then
-      known = b
+    if b[1] == ground.boot then
+      before = b
     else
-      beats[#beats + 1] = b
+      others[#others + 1] = b
     end
   end
-  local anchor = nil
-  if known then
-    local passed = math.max(0, ground.clock - known[2])
-    local gained = now - lending.debt - known[3] - passed
-    lending.debt = lending.debt + math.max(0, gained)
-    if gained <= 0 and gained >= -LAG_KEPT_MS then
-      anchor = known
+  if not before and #others >= HOSTS_MAX then
+    local since = clock - lending.replaced
+    if steps < div(step_max, 2) or (since >= 0 and since < step_max) then
+      return
+    end
+    lending.replaced = clock
+    table.remove(others, 1)
+  end
+  lending.beats, lending_dirty = others, true
+  if not before then
+    others[#others + 1] = { ground.boot, ground.clock, net }
+    return
+  end
+  local compared = net - steps
+  local new = before[3] > compared
+  if new and steps < step_max then
+    others[#others + 1] = before
+    return
+  end
+  local from = new and compared or before[3]
+  local gained = net - from - math.max(0, ground.clock - before[2])
+  if lending.compared ~= 0 then
+    gained = math.min(gained, steps)
+  end
+  lending.debt = lending.debt + math.max(0, gained)
+  lending.compared = now - lending.debt
+  local kept = {}
+  for _, b in ipairs(math.abs(gained) <= LAG_KEPT_MS and others or {}) do
+    if gained <= 0 or b[3] <= compared then
+      kept[#kept + 1] = b
     end
   end
-  if #beats >= BEATS_MAX then
-    table.remove(beats, 1)
-  end
-  beats[#beats + 1] = anchor or { ground.boot, ground.clock, now - lending.debt }
-  lending.beats, lending_dirty = beats, true
+  local same = gained <= 0 and gained >= -LAG_KEPT_MS
+  kept[#kept + 1] = { ground.boot, same and before[2] or ground.clock, same and from or lending.compared }
+  lending.beats = kept
 end
 
 -- Whether new leases may be given.
@@ -213,7 +237,7 @@ local function write_lending(idle_ttl)
   local packed = {
     struct.pack(LENDING_FORMAT, lending.number, lending.id, lending.identity, lending.generation, lending.dead,
       lending.lost and 1 or 0, lending.wait, lending.quarantine, lending.debt, lending.next_due, lending.holders,
-      lending.proofs),
+      lending.proofs, lending.compared, lending.replaced),
     struct.pack(TERMS_FORMAT, t.some and 1 or 0, t.slots_limited and 1 or 0, t.priority[1], t.priority[2], t.priority[3],
       t.part, t.widest, t.longest, t.margin, t.overlap, t.step_max),
     curves[t.curve], struct.pack('B', #lending.beats),

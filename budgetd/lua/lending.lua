@@ -7,9 +7,7 @@
 
 local SHARE_ONE <const> = 10000000
 local DUE_PER_CALL_MAX <const> = 64
-local BEATS_MAX <const> = 8
 local LINGERING_MAX <const> = 4
-local LAG_KEPT_MS <const> = 250
 local SHARE_BUCKETS <const> = 64
 local NEVER <const> = 9007199254740991
 local EPOCH_NUMBER_MAX <const> = 4503599627370496
@@ -23,8 +21,8 @@ local TERMS_FORMAT <const> = '>BBi4i4i4i4i4i4i4i4i4'
 -- follow, 2: the name of a holder to be revoked
 local GROUND_FORMAT <const> = '>i7i7i7i7BBi7i7B'
 -- epoch number and id, identity, generation, dead generation, lost, wait until, quarantine until, debt, next due, holders,
--- proofs, then terms, beats, direct, charged, proved
-local LENDING_FORMAT <const> = '>i7i7i7i7i7Bi7i7i7i7i4i4'
+-- proofs, compared, replaced, then terms, beats, direct, charged, proved
+local LENDING_FORMAT <const> = '>i7i7i7i7i7Bi7i7i7i7i4i4i7i7'
 local BEAT_FORMAT <const> = '>i7i7i7'
 local AMOUNTS_FORMAT <const> = '>i7i7i7i7B'
 local UNIT_AMOUNTS_FORMAT <const> = '>i7i7i7'
@@ -235,7 +233,7 @@ local function load_lending(key)
   if not packed then
     return
   end
-  local number, id, identity, generation, dead, lost, wait, quarantine, debt, next_due, holders, proofs, p =
+  local number, id, identity, generation, dead, lost, wait, quarantine, debt, next_due, holders, proofs, compared, replaced, p =
     struct.unpack(LENDING_FORMAT, packed)
   local terms, left, charged, proved, count
   terms, p = unpack_terms(packed, p)
@@ -252,7 +250,7 @@ local function load_lending(key)
   lending = {
     number = number, id = id, identity = identity, generation = generation, dead = dead, lost = lost == 1, wait = wait,
     quarantine = quarantine, debt = debt, next_due = next_due, holders = holders, proofs = proofs, terms = terms,
-    beats = beats, direct = left, charged = charged, proved = proved,
+    beats = beats, direct = left, charged = charged, proved = proved, compared = compared, replaced = replaced,
   }
   if p ~= #packed + 1 then
     error('lending cannot be read')
@@ -370,9 +368,14 @@ local function within(amounts)
   return m
 end
 
+-- How far calls have advanced ledger time since it was last compared with a host's clock.
+local function stepped()
+  return lending.compared == 0 and 0 or less(l[L_NOW] - lending.debt, lending.compared)
+end
+
 -- Time that ledger time advances by; the rest pays a debt.
 function pay_debt(elapsed)
-  elapsed = math.min(elapsed, lending.terms.step_max)
+  elapsed = math.min(elapsed, less(lending.terms.step_max, stepped()))
   local paid = math.min(lending.debt, elapsed)
   if paid > 0 then
     lending.debt, lending_dirty = lending.debt - paid, true

@@ -4,8 +4,8 @@ use crate::{
     history::Widening,
     oracle::state::{Part, Twins},
     scenario::Fault,
-    store::Deed,
-    time::MS,
+    store::{Deed, bits},
+    time::{HostClock, MS},
     world::{Event, World},
 };
 
@@ -20,6 +20,11 @@ impl World {
                 forgets.alive = alive;
                 forgets.remembered = budget::lease::Epoch::default();
                 forgets.master = self.coordinators.current;
+            }
+            Fault::Reboot(replica) => {
+                let boot = bits(&mut self.rng);
+                let anew = &mut self.coordinators.replicas[replica];
+                (anew.boot, anew.clock) = (boot, HostClock::booted(self.now));
             }
             Fault::StopStore => self.running(false),
             Fault::ContinueStore => self.running(true),

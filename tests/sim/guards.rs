@@ -3,12 +3,11 @@
 //! `SIM_HUNT=N` shows for each guard, or for the one that `SIM_GUARD` names, which families miss it how often among their
 //! first N seeds.
 
-use budget::guard::{self, Guard};
-
-use crate::{
+use budget_guarded::guard::{self, Guard};
+use budget_sim::{
+    Family, families, family,
     missed::{MISSED, MISSED_BY_AGENTS},
     run::{judge, of_family},
-    schedule::directed::{Family, families, family},
 };
 
 /// What a run of one seed says while guards are off.

@@ -3,10 +3,10 @@
 use budget::guard::Guard;
 
 /// Guards that are switched off together, the family that misses them, within how many seeds, and the oracle.
-pub(crate) type Missed = (&'static [Guard], &'static str, u64, &'static str);
+pub type Missed = (&'static [Guard], &'static str, u64, &'static str);
 
 #[rustfmt::skip]
-pub(crate) const MISSED: [Missed; 51] = [
+pub const MISSED: [Missed; 55] = [
     (&[Guard::RenewalKeepsLevels], "suspend", 3, "T3"),
     (&[Guard::EpochStartsEmpty], "proved-twice", 80, "T1"),
     (&[Guard::MovedIsWithdrawn], "lower-lose-raise", 80, "T1"),
@@ -32,6 +32,10 @@ pub(crate) const MISSED: [Missed; 51] = [
     (&[Guard::RememberedOpensEpoch], "cut-and-lend", 10, "T4"),
     (&[Guard::ClampTime], "clock", 5, "T3"),
     (&[Guard::ClockDebt], "clock", 5, "T3"),
+    (&[Guard::OneStepTogether], "jump-trains", 10, "T3"),
+    (&[Guard::HostsStay], "jump-crowds", 20, "work"),
+    (&[Guard::NewHostsWait], "jump-turns", 20, "T3"),
+    (&[Guard::LagForgets], "jump-behind", 20, "T3"),
     (&[Guard::Margin], "clock", 5, "T3"),
     (&[Guard::WithinFree], "proofs", 5, "T3"),
     (&[Guard::RoundDown], "late-replies", 10, "T3"),
@@ -63,7 +67,7 @@ pub(crate) const MISSED: [Missed; 51] = [
 
 /// The same where there are agents.
 #[rustfmt::skip]
-pub(crate) const MISSED_BY_AGENTS: [Missed; 13] = [
+pub const MISSED_BY_AGENTS: [Missed; 13] = [
     (&[Guard::SubleaseEndsWithParent], "agents-end", 10, "T3"),
     (&[Guard::SubleaseWithinParent], "agents-end", 10, "T3"),
     (&[Guard::SubleaseUntilQuoted], "agents-end", 10, "T3"),

@@ -441,12 +441,13 @@ impl World {
         }
     }
 
-    /// The most that one original deposits, as far as an incarnation was told.
+    /// What one original deposits by the policy that a process decides by. Not the largest of all it was told: what a cap
+    /// cuts off would be taken back all the same.
     fn ratio(&self, index: usize) -> i64 {
-        usize::try_from(self.processes[index].stream)
-            .ok()
-            .and_then(|stream| self.beyond.get(stream))
-            .map_or(0, |it| it.ratio)
+        let Some(holder) = &self.processes[index].holder else { return 0 };
+        let version = holder.share().version();
+        let known = self.coordinators.known.iter().find(|known| known.version == version);
+        known.map_or(0, |known| known.numbers.deposit_micros)
     }
 
     /// What a process has just admitted from its lease must have been there.

@@ -17,22 +17,34 @@ use crate::{
         directed::{FAMILIES, Family},
         random,
     },
+    store::Witness,
     world::World,
 };
 
 /// The scenario of a seed: two of five are random, the others go through the families in turn.
-pub(crate) fn scenario(seed: u64) -> Scenario {
+#[must_use]
+pub fn scenario(seed: u64) -> Scenario {
+    among(FAMILIES.len(), seed)
+}
+
+/// The same as before jumps of the clock had families of their own: what a seed that failed then stands for.
+#[must_use]
+pub fn scenario_before_jumps(seed: u64) -> Scenario {
+    among(24, seed)
+}
+
+fn among(families: usize, seed: u64) -> Scenario {
     let mut rng = Rng::new(seed ^ 0x5151_5151);
     if seed % 5 < 2 {
         return random::scenario(&mut rng);
     }
-    let families = FAMILIES.len() as u64;
-    let (_, family) = FAMILIES[usize::try_from(seed / 5 % families).unwrap()];
+    let (_, family) = FAMILIES[usize::try_from(seed / 5 % families as u64).unwrap()];
     family(&mut rng)
 }
 
 /// A scenario with agents: one of four is random, the others go through the families in turn.
-pub(crate) fn with_agents(seed: u64) -> Scenario {
+#[must_use]
+pub fn with_agents(seed: u64) -> Scenario {
     let families = agents::FAMILIES.len() as u64;
     let family = if seed.is_multiple_of(4) { 0 } else { seed / 4 % families };
     let (_, family) = agents::FAMILIES[usize::try_from(family).unwrap()];
@@ -40,12 +52,16 @@ pub(crate) fn with_agents(seed: u64) -> Scenario {
 }
 
 /// A scenario of one family.
-pub(crate) fn of_family(family: Family, seed: u64) -> Scenario {
+#[must_use]
+pub fn of_family(family: Family, seed: u64) -> Scenario {
     family(&mut Rng::new(seed ^ 0x5151_5151))
 }
 
-/// Runs one scenario and lets every oracle judge it.
-pub(crate) fn judge(seed: u64, scenario: Scenario) -> Result<World, String> {
+/// Runs one scenario and lets every oracle judge it. Says how many attempts were admitted.
+///
+/// # Errors
+/// What went wrong first, beginning with the name of the rule.
+pub fn judge(seed: u64, scenario: Scenario) -> Result<u64, String> {
     let scenario = Rc::new(scenario);
     let mut world = World::new(seed, Rc::clone(&scenario));
     world.run();
@@ -57,11 +73,18 @@ pub(crate) fn judge(seed: u64, scenario: Scenario) -> Result<World, String> {
     world.judge_return()?;
     let streams: Vec<_> = world.processes.iter().map(|process| process.stream).collect();
     work::judge(&world.history, &streams, &scenario.work)?;
-    Ok(world)
+    Ok(world.history.admissions.len() as u64)
+}
+
+/// Runs one scenario before a witness, who judges it.
+pub fn witnessed(seed: u64, scenario: Scenario, witness: Box<dyn Witness>) {
+    let mut world = World::new(seed, Rc::new(scenario));
+    world.coordinators.witness = Some(witness);
+    world.run();
 }
 
 /// Runs many seeds on all cores and panics if one fails. `SIM_FAMILY` leaves out all other families.
-pub(crate) fn many(of_seed: fn(u64) -> Scenario, first: u64, count: u64) {
+pub fn many(of_seed: fn(u64) -> Scenario, first: u64, count: u64) {
     let only = std::env::var("SIM_FAMILY").ok();
     let next = AtomicU64::new(first);
     let failures = Mutex::new(Vec::new());
@@ -81,8 +104,8 @@ pub(crate) fn many(of_seed: fn(u64) -> Scenario, first: u64, count: u64) {
                         continue;
                     }
                     match judge(seed, scenario) {
-                        Ok(world) => {
-                            decisions.fetch_add(world.history.admissions.len() as u64, Ordering::Relaxed);
+                        Ok(admitted) => {
+                            decisions.fetch_add(admitted, Ordering::Relaxed);
                         }
                         Err(violation) => failures.lock().unwrap().push((seed, family, violation)),
                     }

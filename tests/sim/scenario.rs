@@ -20,6 +20,8 @@ pub(crate) enum Fault {
     CutReplica(usize, bool),
     /// A replica dies, or starts again knowing nothing.
     Replica(usize, bool),
+    /// The host of a replica starts anew.
+    Reboot(usize),
     /// The master stops answering; its state stays.
     StopStore,
     /// It answers again, the same process with the same state.
@@ -77,38 +79,38 @@ pub(crate) struct Asker {
 
 /// One run.
 #[derive(Clone, Debug)]
-pub(crate) struct Scenario {
+pub struct Scenario {
     pub family: &'static str,
-    pub timing: Timing,
+    pub(crate) timing: Timing,
     /// The first is in force from the beginning.
-    pub policies: Vec<Spec>,
-    pub askers: Vec<Asker>,
-    pub replicas: usize,
+    pub(crate) policies: Vec<Spec>,
+    pub(crate) askers: Vec<Asker>,
+    pub(crate) replicas: usize,
     /// Originals per second of callers that hold no lease.
-    pub direct: f64,
+    pub(crate) direct: f64,
     /// Reserves reach the store only in the first of these out of each of the second, in milliseconds; none: always. Where a
     /// call costs more than it does in the ledger's own process, there are fewer of the commonest kind.
     pub reserves_in: Option<(i64, i64)>,
     /// Asks of holders reach the store together, so many milliseconds apart; none: each by itself.
     pub asks_apart_ms: Option<i64>,
     /// Retries asked for per original.
-    pub retries: f64,
+    pub(crate) retries: f64,
     /// Permits are held for up to so many milliseconds before they are sent, in one case of a hundred.
-    pub late_send_ms: i64,
+    pub(crate) late_send_ms: i64,
     /// Life of a reservation in flight where permits are limited.
-    pub hold_ms: i64,
+    pub(crate) hold_ms: i64,
     /// What an attempt costs of the policy's cost unit at most, in tokens; 0: there is none.
-    pub cost: i64,
-    pub net: Net,
+    pub(crate) cost: i64,
+    pub(crate) net: Net,
     /// An operator's word that the store is new.
-    pub fresh: bool,
+    pub(crate) fresh: bool,
     /// With the milliseconds at which they happen.
-    pub faults: Vec<(i64, Fault)>,
+    pub(crate) faults: Vec<(i64, Fault)>,
     pub duration_ms: i64,
     /// Nothing is wrong from here on: everybody must be leased again at the end.
-    pub calm_from_ms: Option<i64>,
+    pub(crate) calm_from_ms: Option<i64>,
     /// Useful work is judged in these.
-    pub work: Vec<Work>,
+    pub(crate) work: Vec<Work>,
 }
 
 /// A stretch of time in which useful work is judged.

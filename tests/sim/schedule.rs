@@ -2,6 +2,7 @@
 
 pub(crate) mod agents;
 pub(crate) mod directed;
+pub(crate) mod jumps;
 pub(crate) mod lost;
 pub(crate) mod random;
 pub(crate) mod useful;

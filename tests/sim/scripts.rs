@@ -2,7 +2,7 @@
 //! with the schedule's time, which must give the same answers and the same state after each call. In every second schedule
 //! asks of holders come together, and one call of the script answers what the ledger in Rust answers one by one.
 //!
-//! The simulator is compiled here once more, beside the daemon's codec. What happens to the state of its masters is written down:
+//! What happens to the state of its masters is written down:
 //! calls, copies, masters that begin with an old copy or with nothing, deletions. Each master has a database of its own, so
 //! two of them live side by side, an old state is copied back, and a deletion is a FLUSHDB.
 //!
@@ -11,25 +11,10 @@
 //! `lending.quarantine`; demand that falls at once, without `record.demand - div(record.demand, 4)`. The other way round,
 //! `every_guard_of_the_ledger_has_its_line_in_the_scripts` leaves out the lines of the ledger in Rust one by one.
 #![allow(clippy::unwrap_used, reason = "tests")]
-#![allow(dead_code, reason = "what the simulator judges by is not used here")]
 
+// What the simulator is built with reads as in the simulator itself.
 extern crate budget as shipped;
-// Modules of the simulator read as any user of the crate would write them.
 extern crate budget_guarded as budget;
-
-mod agents;
-mod faults;
-mod history;
-mod missed;
-mod net;
-mod oracle;
-mod process;
-mod run;
-mod scenario;
-mod schedule;
-mod store;
-mod time;
-mod world;
 
 #[path = "scripts/shipped.rs"]
 mod convert;
@@ -48,10 +33,9 @@ use std::{
 };
 
 use budget::guard::{self, Guard};
-use budget_tests::{redis_server::Flavour, rng};
-use missed::MISSED;
+use budget_sim::{family, missed::MISSED, run};
+use budget_tests::redis_server::Flavour;
 use replay::Replay;
-use schedule::directed;
 
 #[test]
 fn two_hundred_schedules_agree_with_redis() {
@@ -147,7 +131,7 @@ fn every_guard_of_the_ledger_has_its_line_in_the_scripts() {
         if guards.iter().any(|guard| OF_HOLDERS.contains(guard)) {
             continue;
         }
-        let family = directed::family(name);
+        let family = family(name);
         let differs = (1..=seeds.clamp(40, 60)).find(|seed| {
             guard::switch_off(guards);
             let transcript = transcript::of(*seed, run::of_family(family, *seed));

@@ -58,7 +58,7 @@ pub(crate) struct Replica {
 
 /// What a call on the store does.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Deed<'a> {
+pub enum Deed<'a> {
     /// Only brings the ledger to the present.
     Look,
     Beat,
@@ -69,7 +69,7 @@ pub(crate) enum Deed<'a> {
 
 /// What the ledger says to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub enum Said {
     Nothing,
     Synced(SyncAnswer),
     /// None: direct callers are not served yet.
@@ -85,8 +85,7 @@ pub(crate) enum Called {
 
 /// One call as a store gets it.
 #[derive(Debug)]
-#[allow(dead_code, reason = "read by a witness, which only the test of the scripts has")]
-pub(crate) struct Call<'a> {
+pub struct Call<'a> {
     pub master: usize,
     pub version: PolicyVersion,
     pub numbers: &'a Arc<Numbers>,
@@ -97,7 +96,7 @@ pub(crate) struct Call<'a> {
 }
 
 /// Sees all that happens to the states of masters, in the order in which it happens.
-pub(crate) trait Witness {
+pub trait Witness {
     /// A call was answered; the ledger is as it is after it, if there is one.
     fn called(&mut self, call: &Call<'_>, said: Result<&Said, Stale>, ledger: Option<&Ledger>);
     /// A copy of a state was made.

@@ -84,6 +84,11 @@ impl HostClock {
         Self { offset, ppm }
     }
 
+    /// Booted at a true time, and exact.
+    pub(crate) const fn booted(at: i64) -> Self {
+        Self::new(-at, 0)
+    }
+
     /// Its reading at a true time, in nanoseconds.
     pub(crate) fn read(&self, at: i64) -> i64 {
         self.offset + drifted(at, self.ppm)

@@ -8,7 +8,10 @@ use super::{
     share::{Counters, Hot},
     word::Tag,
 };
-use crate::lease::{Amounts, LeaseName};
+use crate::{
+    ids::PolicyVersion,
+    lease::{Amounts, LeaseName},
+};
 
 /// Steps of a lease that are looked at.
 const STEPS_MAX: usize = 16;
@@ -50,6 +53,12 @@ impl Holder {
 }
 
 impl Share {
+    /// Of the policy whose rules it decides by.
+    #[must_use]
+    pub fn version(&self) -> PolicyVersion {
+        self.lock().rules.version
+    }
+
     /// What it may spend from now on, as it computes it: until when, and how much.
     #[must_use]
     pub fn steps(&self, now_ns: i64) -> Vec<(i64, Amounts)> {

@@ -107,15 +107,18 @@ impl Leases {
                 i64::from(self.lost),
                 self.wait_until_ms,
                 self.quarantine_until_ms,
-                self.debt_ms
+                self.time.debt_ms
             ),
+            format!("lease time {} {}", self.time.compared_ms, self.time.replaced_ms),
             format!("lease charged {} proved {}", amounts(&self.table.charged), amounts(&self.proved)),
             format!("lease shares {} {} {:?}", self.table.shares.weight, self.table.shares.demand, {
                 self.table.shares.buckets().collect::<Vec<_>>()
             }),
         ];
         lines.extend(self.proofs.iter().map(|incarnation| format!("lease proof {incarnation:?}")));
-        lines.extend(self.beats.iter().map(|(boot, clock, now)| format!("lease beat {boot} {clock} {now}")));
+        lines.extend(
+            (self.time.beats.iter()).map(|beat| format!("lease beat {} {} {}", beat.boot, beat.clock_ms, beat.net_ms)),
+        );
         for record in self.table.records() {
             let holder = &record.name;
             lines.push(format!(

@@ -6,6 +6,7 @@
 //! long is only wasted.
 
 mod sync;
+pub(super) mod time;
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -19,12 +20,6 @@ use crate::{
     units::{MICROS_PER_TOKEN, PPM},
 };
 
-/// A heartbeat that was under way longer than an earlier one makes ledger time lag behind the host's clock. As far as this
-/// the earlier one still counts, so that such differences are a debt once and not again with each heartbeat. Part of the
-/// margin.
-const LAG_KEPT_MS: i64 = 250;
-/// Most hosts whose clocks are compared with ledger time.
-pub(super) const BEATS_MAX: usize = 8;
 /// Most incarnations whose proofs are remembered; what others hold stays unknown until the quarantine ends.
 pub(super) const PROOFS_MAX: usize = 80_000;
 /// What is presented is not vouched for: it never makes a sum exceed this, so that all sums stay exact in scripts. More
@@ -76,10 +71,8 @@ pub(super) struct Leases {
     pub(super) proofs: BTreeSet<Incarnation>,
     /// What may be leased as it was when the epoch opened; only a guard that is switched off asks.
     pub(super) leasable_at_opening: Amounts,
-    /// What ledger time has gained on a host's clock: paid by standing still.
-    pub(super) debt_ms: i64,
-    /// Boot id, its clock and ledger time less debt at its last heartbeat, the latest last.
-    pub(super) beats: Vec<(i64, i64, i64)>,
+    /// How ledger time stands against the clocks of hosts.
+    pub(super) time: time::Time,
     pub(super) table: Table,
 }
 
@@ -101,8 +94,7 @@ impl Leases {
             proved: Amounts::default(),
             proofs: BTreeSet::new(),
             leasable_at_opening: Amounts::default(),
-            debt_ms: 0,
-            beats: Vec::new(),
+            time: time::Time::default(),
             table: Table::default(),
         }
     }
@@ -178,34 +170,6 @@ impl Leases {
             .zip(&unknown, |left, unknown| left.saturating_sub(unknown).max(0))
     }
 
-    /// Notes a host's clock and charges what ledger time has gained on it since its last heartbeat.
-    fn beat(&mut self, boot: i64, clock_ms: i64, now_ms: i64) {
-        let known = self.beats.iter().position(|(id, _, _)| *id == boot).map(|at| self.beats.remove(at));
-        let mut anchor = None;
-        if let Some((_, before_clock_ms, before_ms)) = known {
-            let passed_ms = clock_ms.saturating_sub(before_clock_ms).max(0);
-            let gained_ms = now_ms.saturating_sub(self.debt_ms).saturating_sub(before_ms).saturating_sub(passed_ms);
-            if on(Guard::ClockDebt) {
-                self.debt_ms = self.debt_ms.saturating_add(gained_ms.max(0));
-            }
-            if (LAG_KEPT_MS.saturating_neg()..=0).contains(&gained_ms) {
-                anchor = Some((boot, before_clock_ms, before_ms));
-            }
-        }
-        if self.beats.len() >= BEATS_MAX {
-            self.beats.remove(0);
-        }
-        self.beats.push(anchor.unwrap_or((boot, clock_ms, now_ms.saturating_sub(self.debt_ms))));
-    }
-
-    /// Time that ledger time advances by, and the debt that is left.
-    pub(super) fn advance(&self, elapsed_ms: i64) -> (i64, i64) {
-        let clamped_ms =
-            if on(Guard::ClampTime) { elapsed_ms.clamp(0, self.terms.step_max_ms) } else { elapsed_ms.max(0) };
-        let paid_ms = self.debt_ms.min(clamped_ms);
-        (clamped_ms.saturating_sub(paid_ms), self.debt_ms.saturating_sub(paid_ms))
-    }
-
     /// Whether nothing is lent and nothing unknown, so that a policy without leases needs none of this.
     fn is_over(&self, now_ms: i64) -> bool {
         self.table.is_empty() && now_ms >= self.slots_until_ms() && now_ms >= self.wait_until_ms
@@ -227,15 +191,15 @@ impl Ledger {
         // What passed before an epoch opened earns nothing in it.
         let elapsed_ms = if self.open_epoch_if_lost(adopted, ground) { 0 } else { elapsed_ms };
         let Some(leases) = &mut self.leases else { return };
-        let (advanced_ms, debt_ms) = leases.advance(elapsed_ms);
-        leases.debt_ms = debt_ms;
+        let (advanced_ms, debt_ms) = leases.time.advance(self.now_ms, elapsed_ms, leases.terms.step_max_ms);
+        leases.time.debt_ms = debt_ms;
         self.now_ms = self.now_ms.saturating_add(advanced_ms);
         if on(Guard::RefillBeforeStepping) {
             self.refill(advanced_ms);
         }
         let Some(leases) = &mut self.leases else { return };
-        if let Some((boot, clock_ms)) = ground.beat {
-            leases.beat(boot, clock_ms, self.now_ms);
+        if let Some(beat) = ground.beat {
+            leases.time.beat(beat, self.now_ms, self.clock_ms, leases.terms.step_max_ms);
         }
         if let Some(numbers) = adopted {
             leases.adopt(numbers);
@@ -298,6 +262,7 @@ impl Ledger {
         fresh.identity = ground.identity;
         fresh.epoch = Epoch { number, id: ground.fresh_id };
         fresh.lost = lost;
+        fresh.time = time::Time::of_epoch(self.now_ms);
         fresh.leasable_at_opening = fresh.lendable_before();
         let terms = &fresh.terms;
         if ground.fresh_store {
@@ -377,7 +342,7 @@ impl Ledger {
             unknown: leases.unknown(now_ms),
             quarantine_left_ms: leases.quarantine_until_ms.saturating_sub(now_ms).max(0),
             wait_left_ms: leases.wait_until_ms.saturating_sub(now_ms).max(0),
-            clock_debt_ms: leases.debt_ms,
+            clock_debt_ms: leases.time.debt_ms,
         })
     }
 

@@ -118,6 +118,7 @@ end
 line('lease epoch %.0f %.0f identity %.0f generation %.0f dead %.0f lost %d wait %.0f quarantine %.0f debt %.0f', lending.number,
   lending.id, lending.identity, lending.generation, lending.dead, lending.lost and 1 or 0, lending.wait, lending.quarantine,
   lending.debt)
+line('lease time %.0f %.0f', lending.compared, lending.replaced)
 line('lease charged %s proved %s', amounts(lending.charged), amounts(lending.proved))
 local sums, weight, demand = redis.call('HGET', KEYS[K_LENDING + 1], ''), 0, 0
 local buckets = {}

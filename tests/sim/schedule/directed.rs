@@ -5,7 +5,7 @@ use budget::{
     units::{Period, Rate},
 };
 
-use super::{CURVES, anyhow, cut, even, heal, lost, plain, random::crash_loop, useful};
+use super::{CURVES, anyhow, cut, even, heal, jumps, lost, plain, random::crash_loop, useful};
 use crate::{
     net::Net,
     rng::Rng,
@@ -13,10 +13,10 @@ use crate::{
 };
 
 /// Makes a scenario of a family.
-pub(crate) type Family = fn(&mut Rng) -> Scenario;
+pub type Family = fn(&mut Rng) -> Scenario;
 
 /// All of them, by name.
-pub(crate) const FAMILIES: [(&str, Family); 24] = [
+pub(crate) const FAMILIES: [(&str, Family); 28] = [
     ("cut-and-lend", lost::cut_and_lend),
     ("lower-lose-raise", lost::lower_lose_raise),
     ("overlap", lost::overlap),
@@ -41,16 +41,20 @@ pub(crate) const FAMILIES: [(&str, Family); 24] = [
     ("proved-twice", lost::proved_twice),
     ("raise", useful::raise),
     ("stranded", useful::stranded),
+    ("jump-trains", jumps::trains),
+    ("jump-crowds", jumps::crowds),
+    ("jump-turns", jumps::turns),
+    ("jump-behind", jumps::behind),
 ];
 
 /// The directed families, the random schedules, and all with agents.
-pub(crate) fn families() -> impl Iterator<Item = (&'static str, Family)> {
+pub fn families() -> impl Iterator<Item = (&'static str, Family)> {
     let random: (&'static str, Family) = ("random", super::random::scenario);
     FAMILIES.into_iter().chain([random]).chain(super::agents::FAMILIES)
 }
 
 /// The family of this name.
-pub(crate) fn family(named: &str) -> Family {
+pub fn family(named: &str) -> Family {
     families().find(|(name, _)| *name == named).map_or_else(|| panic!("no family {named}"), |(_, family)| family)
 }
 

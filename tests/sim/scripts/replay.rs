@@ -12,10 +12,9 @@ use budgetd::store::redis::{
 use deadpool_redis::redis::{self, Connection, Pipeline, Value, cmd};
 use shipped::{decision::Step, ids::DependencyId, lease::SyncAsk};
 
-use crate::{
-    store::Said,
-    transcript::{Asked, Called, Entry, Expected},
-};
+use budget_sim::Said;
+
+use crate::transcript::{Asked, Called, Entry, Expected};
 
 /// Calls that travel together.
 const CALLS: usize = 200;

@@ -11,12 +11,9 @@ use shipped::{
     policy::Numbers,
 };
 
-use crate::{
-    convert,
-    scenario::Scenario,
-    store::{Call, Deed, Said, Witness},
-    world::World,
-};
+use budget_sim::{Call, Deed, Said, Scenario, Witness, run};
+
+use crate::convert;
 
 /// In schedules longer than a minute Reserves are made in bursts: by far the most calls would be Reserves that find nothing
 /// left.
@@ -76,14 +73,11 @@ struct Written {
 struct Scribe(Rc<RefCell<Written>>);
 
 /// Runs a schedule and writes down what happened; copies that nobody needed are left out.
-pub(crate) fn of(seed: u64, scenario: Scenario) -> Vec<Entry> {
+pub(crate) fn of(seed: u64, mut scenario: Scenario) -> Vec<Entry> {
     let scribe = Scribe::default();
-    let reserves_in = (scenario.duration_ms > WHOLE_MS_MAX).then_some(RESERVES_IN_MS);
-    let asks_apart_ms = seed.is_multiple_of(2).then_some(ASKS_APART_MS);
-    let scenario = Scenario { reserves_in, asks_apart_ms, ..scenario };
-    let mut world = World::new(seed, Rc::new(scenario));
-    world.coordinators.witness = Some(Box::new(scribe.clone()));
-    world.run();
+    scenario.reserves_in = (scenario.duration_ms > WHOLE_MS_MAX).then_some(RESERVES_IN_MS);
+    scenario.asks_apart_ms = seed.is_multiple_of(2).then_some(ASKS_APART_MS);
+    run::witnessed(seed, scenario, Box::new(scribe.clone()));
     let mut entries = mem::take(&mut scribe.0.borrow_mut().entries);
     let needed: HashSet<u64> =
         entries.iter().filter_map(|entry| if let Entry::Begun { copy, .. } = entry { *copy } else { None }).collect();
