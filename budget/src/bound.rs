@@ -122,7 +122,7 @@ pub struct Causes {
     pub beyond: i64,
     /// As above, but never told the policy: with their own rate of originals, and no retries.
     pub untold: Option<(i64, Rate)>,
-    /// Curves during which the store's clock jumped forward, however often.
+    /// Lives of the store's state in which its clock jumped forward, however often: one, and one more for each loss.
     pub clock_jumps: i64,
     /// Clones of running holders, each with the share it has and how long it lives before it is fenced.
     pub clones: Vec<(Amounts, i64)>,
@@ -232,14 +232,12 @@ impl Causes {
     /// never learnt the policy; a clone that lives until its next renewal; masters that overlap for a second more than is
     /// allowed for; arrivals a tenth of a second late; one loss of state; estimates that are too low.
     #[must_use]
-    pub fn one_of_each(policy: &Policy, timing: &Timing, fleet: Fleet, window_ms: i64, beyond: i64) -> Self {
-        let curve_ms = horizon_ms(policy, &Timing { margin_ms: 0, overlap_ms: 0, ..*timing });
-        let curves = ceil_div(window_ms.into(), curve_ms.max(1).into());
+    pub fn one_of_each(policy: &Policy, timing: &Timing, fleet: Fleet, beyond: i64) -> Self {
         let share = outage::equal_share(policy, fleet.holders);
         Self {
             beyond,
             untold: Rate::new(UNTOLD_TOKENS_PER_SECOND, Period::Second).ok().map(|rate| (1, rate)),
-            clock_jumps: i64::try_from(curves).unwrap_or(i64::MAX).max(1),
+            clock_jumps: 1,
             clones: if share.is_zero() { Vec::new() } else { vec![(share, timing.renew_max_ms)] },
             overlap_ms: timing.overlap_ms.saturating_sub(2_000).max(0).saturating_add(1_000),
             arrival_delay_ms: 100,

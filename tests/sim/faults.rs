@@ -112,23 +112,13 @@ impl World {
         }
     }
 
-    /// The clocks of the living masters jump. Forward jumps of one curve together are one cause.
+    /// The clocks of the living masters jump.
     fn jump(&mut self, by_ms: i64) {
         for master in &mut self.coordinators.masters {
             master.clock.jump(by_ms);
         }
         if by_ms > 0 {
-            self.history.jumped = true;
-            let bound = self.history.bound();
-            let recently = self.last_jump.is_some_and(|at| self.now - at < bound.curve_ms * MS);
-            if !recently {
-                self.last_jump = Some(self.now);
-                self.history.widenings.push(Widening {
-                    at: self.now,
-                    admissions: (bound.rate * 2).min(bound.burst),
-                    retries: (bound.floor * 2).min(bound.retry_burst),
-                });
-            }
+            self.history.jumps(self.now, self.scenario.timing.step_max_ms);
         }
     }
 

@@ -65,13 +65,13 @@ pub(crate) struct History {
     /// What bounds from a time on: X* of every X.
     pub bounds: Vec<(i64, Quota)>,
     pub widenings: Vec<Widening>,
+    /// Forward jumps of a store's clock, with how many epochs had opened before. All those of one epoch together are one cause.
+    pub jumps: Vec<(usize, Widening)>,
     /// Margin and overlap.
     late_ms: i64,
     /// Permits: from, to.
     pub permits: Vec<(i64, i64)>,
     pub permit_ttl_ms: i64,
-    /// A clock of a store went forward.
-    pub jumped: bool,
     /// Micro-tokens per second that leases carried, from time to time.
     pub held: Vec<(i64, i64)>,
     /// The first thing that went wrong.
@@ -122,10 +122,10 @@ impl History {
             epochs: Vec::new(),
             bounds: Vec::new(),
             widenings: Vec::new(),
+            jumps: Vec::new(),
             late_ms,
             permits: Vec::new(),
             permit_ttl_ms: 0,
-            jumped: false,
             held: Vec::new(),
             violation: None,
         }
@@ -146,6 +146,37 @@ impl History {
     pub(crate) fn opens(&mut self, now: i64) {
         self.epochs.push(now);
         self.note_bound(now);
+    }
+
+    /// A store's clock goes forward.
+    pub(crate) fn jumps(&mut self, now: i64, step_max_ms: i64) {
+        let bound = self.bound();
+        let most = |rate: i64, burst: i64| (rate / 1_000 * step_max_ms).min(burst);
+        let widening = Widening {
+            at: now,
+            admissions: most(bound.rate, bound.burst),
+            retries: most(bound.floor, bound.retry_burst),
+        };
+        self.jumps.push((self.epochs.len(), widening));
+    }
+
+    /// What all causes in a stretch of time widen the bound by.
+    pub(crate) fn widened(&self, from: i64, to: i64) -> (i64, i64) {
+        let within = |cause: &Widening| (from..=to).contains(&cause.at);
+        let (mut admissions, mut retries) = (0, 0);
+        for cause in self.widenings.iter().filter(|cause| within(cause)) {
+            admissions += cause.admissions;
+            retries += cause.retries;
+        }
+        let mut counted = None;
+        for (epoch, cause) in self.jumps.iter().filter(|(_, cause)| within(cause)) {
+            if counted != Some(*epoch) {
+                counted = Some(*epoch);
+                admissions += cause.admissions;
+                retries += cause.retries;
+            }
+        }
+        (admissions, retries)
     }
 
     pub(crate) fn epochs_between(&self, from: i64, to: i64) -> i64 {

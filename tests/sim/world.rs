@@ -99,8 +99,6 @@ pub(crate) struct World {
     pub twins: Vec<Twins>,
     /// Two masters live longer than they should, until then.
     pub two_until: i64,
-    /// The forward jump that counts for those after it.
-    pub last_jump: Option<i64>,
     /// Retries that direct callers owe to their originals.
     direct_retries: f64,
 }
@@ -147,7 +145,6 @@ impl World {
             beyond: Vec::new(),
             twins: Vec::new(),
             two_until: 0,
-            last_jump: None,
             direct_retries: 0.0,
             rng,
             scenario,

@@ -45,7 +45,11 @@ pub(super) fn terms(policy: &Policy, timing: &Timing, fleet: Fleet, window_ms: i
         terms.add(Cause::Untold, text, never_told(policy, window_ms, untold, rate));
     }
     if causes.clock_jumps > 0 {
-        let times = if causes.clock_jumps == 1 { String::new() } else { format!(", {} curves", causes.clock_jumps) };
+        let times = if causes.clock_jumps == 1 {
+            String::new()
+        } else {
+            format!(", {} lives of its state", causes.clock_jumps)
+        };
         let text = format!("the store's clock jumps forward, any number of times{times}");
         terms.add(Cause::ClockJump, text, clock_jumps(policy, timing, causes.clock_jumps));
     }
@@ -165,13 +169,14 @@ fn never_told(policy: &Policy, window_ms: i64, number: i64, rate: Rate) -> Vec<P
     parts
 }
 
-/// What the clock gains is paid back by standing still, so it counts once per curve; one call gains a step at most.
-fn clock_jumps(policy: &Policy, timing: &Timing, curves: i64) -> Vec<Part> {
+/// Ledger time gains a step at most in any window, however often the clock jumps: what it has gained is paid by standing
+/// still before it can gain more. A state that is lost takes with it what is known of that.
+fn clock_jumps(policy: &Policy, timing: &Timing, lives: i64) -> Vec<Part> {
     let step_ms = timing.step_max_ms;
     let jump = |(quantity, limit): (Quantity, Limit)| {
         let burst = i128::from(limit.burst_tokens).saturating_mul(MICROS_PER_TOKEN.into());
-        let least = brings(limit.rate, step_ms).min(burst).saturating_mul(curves.into());
-        let times = if curves == 1 { String::new() } else { format!("{} x ", count(curves)) };
+        let least = brings(limit.rate, step_ms).min(burst).saturating_mul(lives.into());
+        let times = if lives == 1 { String::new() } else { format!("{} x ", count(lives)) };
         let (rate, burst) = (rate(limit.rate), count(limit.burst_tokens));
         part(&quantity, format!("{times}min({rate} x {}, {burst})", duration(step_ms)), Most::of_micros(least))
     };

@@ -63,7 +63,7 @@ impl LeaseReport {
     #[must_use]
     pub fn new(rule: &str, policy: &Policy, timing: &Timing, question: Question) -> Self {
         let Question { fleet, beyond, window_ms } = question;
-        let causes = Causes::one_of_each(policy, timing, fleet, window_ms, beyond);
+        let causes = Causes::one_of_each(policy, timing, fleet, beyond);
         Self {
             rule: rule.to_owned(),
             question,

@@ -160,10 +160,9 @@ fn pass(admissions: &mut Excess, retries: &mut Excess, costs: &mut Excess, bound
 /// The sum of the named terms whose cause falls into the windows, or into the curve before them.
 fn widened(history: &History, since: i64, retries_since: i64, now: i64, bound: Quota) -> (i64, i64) {
     let curve = bound.curve_ms * MS;
-    let within =
-        |since: i64| history.widenings.iter().filter(move |cause| cause.at >= since - curve && cause.at <= now);
-    let admissions = within(since).map(|cause| cause.admissions).sum();
-    (admissions, within(retries_since).map(|cause| cause.retries).sum())
+    let (admissions, _) = history.widened(since - curve, now);
+    let (_, retries) = history.widened(retries_since - curve, now);
+    (admissions, retries)
 }
 
 /// One incarnation beyond its curve.

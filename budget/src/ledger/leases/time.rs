@@ -119,3 +119,114 @@ impl Time {
         self.beats.push(beat);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP_MS: i64 = 2_000;
+
+    /// Ledger time, the store's clock and the true time, which hosts tell.
+    struct World {
+        time: Time,
+        now_ms: i64,
+        store_ms: i64,
+        true_ms: i64,
+    }
+
+    impl World {
+        fn new() -> Self {
+            Self { time: Time::of_epoch(1_000), now_ms: 1_000, store_ms: 50_000, true_ms: 0 }
+        }
+
+        /// A call, after time has passed and the store's clock has jumped.
+        fn call(&mut self, passed_ms: i64, jumped_ms: i64) {
+            self.true_ms += passed_ms;
+            self.store_ms += passed_ms + jumped_ms;
+            let (by_ms, debt_ms) = self.time.advance(self.now_ms, passed_ms + jumped_ms, STEP_MS);
+            (self.now_ms, self.time.debt_ms) = (self.now_ms + by_ms, debt_ms);
+        }
+
+        fn beat(&mut self, host: i64) {
+            self.time.beat((host, host * 1_000_000 + self.true_ms), self.now_ms, self.store_ms, STEP_MS);
+        }
+
+        fn gained_ms(&self) -> i64 {
+            self.now_ms - 1_000 - self.true_ms
+        }
+    }
+
+    #[test]
+    fn jumps_gain_one_step_together_and_are_paid() {
+        let mut world = World::new();
+        world.beat(1);
+        for _ in 0..5 {
+            world.call(100, 3_600_000);
+            assert!(world.gained_ms() <= STEP_MS);
+        }
+        world.beat(1);
+        assert_eq!(world.time.debt_ms, 1_500);
+        for _ in 0..8 {
+            world.call(500, 0);
+            world.beat(1);
+        }
+        assert_eq!((world.gained_ms(), world.time.debt_ms), (0, 0));
+    }
+
+    #[test]
+    fn a_host_that_took_over_while_the_clock_jumped_has_not_seen_it_as_time() {
+        let mut world = World::new();
+        world.beat(1);
+        for host in 2..20 {
+            world.call(100, 5_000);
+            world.beat(host);
+            world.call(500, 0);
+            world.beat(host);
+            assert!(world.gained_ms() <= STEP_MS, "{}", world.gained_ms());
+        }
+    }
+
+    #[test]
+    fn of_many_hosts_enough_are_remembered_and_the_dead_make_room() {
+        let mut world = World::new();
+        world.beat(0);
+        let round = |world: &mut World, hosts: std::ops::Range<i64>, jumped_ms: i64| {
+            let apart_ms = 500 / (hosts.end - hosts.start);
+            for host in hosts {
+                world.call(apart_ms, jumped_ms);
+                world.beat(host);
+                assert!(world.gained_ms() <= STEP_MS);
+                assert!(world.time.beats.len() <= HOSTS_MAX);
+            }
+        };
+        for _ in 0..20 {
+            round(&mut world, 0..50, 0);
+        }
+        assert_eq!(world.gained_ms(), 0);
+        round(&mut world, 0..50, 3_600_000);
+        for _ in 0..20 {
+            round(&mut world, 0..50, 0);
+        }
+        assert_eq!(world.time.debt_ms, 0);
+        // All that were remembered are gone: time goes on with the others a few seconds later.
+        for _ in 0..40 {
+            round(&mut world, 40..50, 0);
+        }
+        let before_ms = world.gained_ms();
+        assert!(before_ms > -5_000, "{before_ms}");
+        for _ in 0..40 {
+            round(&mut world, 40..50, 0);
+        }
+        assert_eq!(world.gained_ms(), before_ms);
+    }
+
+    #[test]
+    fn a_host_slower_than_a_step_does_not_stop_time() {
+        let mut world = World::new();
+        for _ in 0..40 {
+            world.beat(1);
+            world.call(3_000, 0);
+        }
+        assert!(world.now_ms - 1_000 > 40 * 1_500, "{}", world.now_ms);
+    }
+}
