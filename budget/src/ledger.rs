@@ -14,7 +14,7 @@ mod reserve;
 
 use std::sync::Arc;
 
-pub use crate::lending::HolderView;
+pub use crate::lending::{DUE_PER_CALL_MAX, HolderView, LINGERING_MAX, MEASURE_MS_MIN, REPORTED_MAX, SHARE_BUCKETS};
 use crate::{
     bucket::Bucket,
     decision::{Answer, Stale, Step},
@@ -26,6 +26,10 @@ use crate::{
 };
 use leases::Leases;
 pub use leases::Lending;
+pub use leases::{
+    PRESENTED_MAX, PROOFS_MAX,
+    time::{HOSTS_MAX, LAG_KEPT_MS},
+};
 pub use reservations::QUEUE_PER_CALL_MAX;
 use reservations::Reservations;
 

@@ -16,15 +16,18 @@ mod shares;
 mod table;
 
 use crate::guard::{Guard, on};
+pub use choice::MEASURE_MS_MIN;
 pub(crate) use choice::{Beside, Measured, Needs, Pool, raised};
+pub use lingering::LINGERING_MAX;
 pub use record::HolderView;
 pub(crate) use record::{Given, Record};
+pub use shares::BUCKETS as SHARE_BUCKETS;
 pub(crate) use table::{Held, Table, life_of};
 
 /// Most holders whose charges step down in one call. Stepping down late is safe.
-pub(crate) const DUE_PER_CALL_MAX: usize = 64;
+pub const DUE_PER_CALL_MAX: usize = 64;
 /// Reports, which may be forged, bring no counter further, so that it can go on exactly.
-const REPORTED_MAX: i64 = 1 << 52;
+pub const REPORTED_MAX: i64 = 1 << 52;
 
 /// Who lends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,33 +1,26 @@
--- What one holder is charged: the mirror of budget/src/ledger/leases/holders.rs, same names, same order. Put after record.lua;
--- both are what the function `make_charging` makes.
+-- What one holder is charged: the mirror of budget/src/ledger/leases/holders.rs and lingering.rs, same names, same order. Put
+-- after record.lua and shares.lua.
 
 -- Replaces what is charged to a holder in the sum.
 local function recharge(before, after)
   if before == after then
     return
   end
-  local charged = lending.charged
-  if charged[5] or after[5] then
-    local total = difference(sum(charged, after), before)
-    charged = { total[1], total[2], total[3], total[4] }
-    for i = 5, #total, 3 do
-      if total[i + 1] ~= 0 or total[i + 2] ~= 0 then
-        local at = #charged
-        charged[at + 1], charged[at + 2], charged[at + 3] = total[i], total[i + 1], total[i + 2]
-      end
+  local total = zip(join(lending.charged, after, plus), before, minus)
+  local charged = { total[1], total[2], total[3], total[4] }
+  -- Units of which nothing is charged are not kept.
+  for i = 5, #total, 3 do
+    if total[i + 1] ~= 0 or total[i + 2] ~= 0 then
+      local at = #charged
+      charged[at + 1], charged[at + 2], charged[at + 3] = total[i], total[i + 1], total[i + 2]
     end
-    lending.charged = charged
-  else
-    lending.charged = {
-      charged[1] + after[1] - before[1], charged[2] + after[2] - before[2], charged[3] + after[3] - before[3],
-      charged[4] + after[4] - before[4],
-    }
   end
+  lending.charged = charged
 end
 
--- Part and end of the step that is charged: each ends a margin later than the holder's. nil beyond the curve.
-local function step_of(g, now)
-  local ends, curve = g.granted + lending.terms.margin, g.curve
+-- Part and end of the step of a grant that is charged: each ends a margin later than the holder's. nil beyond the curve.
+local function step_at(granted, curve, now)
+  local ends = granted + lending.terms.margin
   for i = 1, #curve, 2 do
     ends = ends + curve[i + 1]
     if now < ends then
@@ -80,10 +73,9 @@ end
 local function charge_again(life, now, ttl)
   local most, grants = ZERO, life.grants
   for i = 1, #grants do
-    local part = step_of(grants[i], now)
+    local part = step_at(grants[i].granted, grants[i].curve, now)
     if part then
-      local value = scaled(grants[i].value, part, PPM)
-      most = most == ZERO and value or most_of(most, value)
+      most = join(most, scaled(grants[i].value, part, PPM), math.max)
     end
   end
   if most[4] < life.slots then
@@ -108,7 +100,7 @@ local function ttl_of(grants)
 end
 
 -- Drops the grants before one that the holder has quoted.
-local function quoted(record, life, generation, now)
+local function quote(record, life, generation, now)
   local before, kept, grants = record_charge(record), {}, life.grants
   for i = 1, #grants do
     if grants[i].generation >= generation then
@@ -131,7 +123,7 @@ local function step_down_life(life, now)
     again = true
   end
   for i = 1, #grants do
-    local part, ends = step_of(grants[i], now)
+    local part, ends = step_at(grants[i].granted, grants[i].curve, now)
     if part then
       kept[#kept + 1] = grants[i]
       next_ms = next_ms and next_ms < ends and next_ms or ends
@@ -175,8 +167,3 @@ local function refresh(holder, now)
   end
   recharge(before, record_charge(r))
 end
-
-return {
-  asked_of = asked_of, unpack_record = unpack_record, pack_record = pack_record, record_charge = record_charge,
-  recharge = recharge, step_of = step_of, linger = linger, charge_again = charge_again, quoted = quoted, refresh = refresh,
-}

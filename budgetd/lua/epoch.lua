@@ -1,44 +1,44 @@
 -- What a call brings for a ledger that lends, what will be written, and opening epochs: the mirror of parts of
--- budget/src/ledger/leases.rs, same names, same order. Only in the variant of apply.lua for ledgers that lend. Put after
--- lending.lua.
---
--- Making a function costs Redis more than most calls of one. So what few calls need stands in functions that make it when it
--- is needed: charge.lua, sync.lua, and whatever answers asks.
+-- budget/src/ledger/leases.rs, same names, same order. Put after lending.lua.
 --
 -- KEYS, the last four: lending (string), holders (hash: holder -> record; '' -> sums of shares), due (sorted set: holder by
 -- the time of the next change of its charge), proofs (set of incarnations)
 -- ARGV, the last two: the policy's terms, and the ground with asks if there are any
 
--- Ground and terms of this call.
-local ground_packed, given_terms = table.remove(ARGV), unpack_terms(table.remove(ARGV), 1)
-local proofs_key, due_key, holders_key = table.remove(KEYS), table.remove(KEYS), table.remove(KEYS)
-local lending_key = table.remove(KEYS)
-local ground, has_ask, ask_at
-do
-  local identity, number, id, fresh_id, fresh_store, has_beat, boot, boot_clock, asks, at =
-    struct.unpack(GROUND_FORMAT, ground_packed)
-  ground, has_ask, ask_at = {
-    identity = identity, number = number, id = id, fresh_id = fresh_id, fresh_store = fresh_store, has_beat = has_beat,
-    boot = boot, clock = boot_clock,
-  }, asks, at
-end
+local lending_key, holders_key, due_key, proofs_key
+local ground_packed, given_terms, ground
+-- 1: asks follow in the packed ground, 2: the name of a holder to be revoked; and where.
+local has_ask, ask_at
+-- No ledger was found, and nothing has begun one.
+local absent
+-- The ledger says of itself that it lends.
+local leased_mark
 
--- The holders' records as far as they were read, by name; a record that has gone is false. What is to be written.
-local records, dirty, dues_of_holders, new_proofs = {}, {}, {}, {}
--- Records that were written anew without being taken apart: holders, each with its packed record behind it; times of their
--- next changes, each with the holder behind it; and for each holder where its record stands.
-local renewals, renewal_dues, renewed = {}, {}, {}
+-- The holders' records as far as they were taken apart, by name; a record that has gone is false. Which of them are to be
+-- written; packed ones that were made anew without being taken apart; when charges change next, false for never; proofs.
+local records, dirty, renewed, dues_of_holders, new_proofs = {}, {}, {}, {}, {}
 local shares, shares_dirty, lending_wiped, lending_over, reservations_gone = nil, false, false, false, false
 
--- No ledger was found, and nothing has begun one.
-local absent, call_number, call_id = not l, version_number, version_id
-local leased_mark = l and l[L_PARTS] % 2 == PART_LENDS
-load_lending(lending_key)
-if lending and (has_ask == 1 or ground.has_beat == 1) then
-  -- What is said of the holders must be what is there: keys may have been evicted.
-  local fields = lending.holders > 0 and lending.holders + 1 or 0
-  lending.torn = redis.call('HLEN', holders_key) ~= fields or redis.call('ZCARD', due_key) ~= lending.holders
-    or redis.call('SCARD', proofs_key) ~= lending.proofs
+-- Takes off KEYS and ARGV what concerns leases, and reads how lending stands.
+local function begin_call()
+  ground_packed, given_terms = table.remove(ARGV), unpack_terms(table.remove(ARGV), 1)
+  proofs_key, due_key, holders_key = table.remove(KEYS), table.remove(KEYS), table.remove(KEYS)
+  lending_key = table.remove(KEYS)
+  local identity, number, id, fresh_id, fresh_store, has_beat, boot, boot_clock
+  identity, number, id, fresh_id, fresh_store, has_beat, boot, boot_clock, has_ask, ask_at =
+    struct.unpack(GROUND_FORMAT, ground_packed)
+  ground = {
+    identity = identity, number = number, id = id, fresh_id = fresh_id, fresh_store = fresh_store, has_beat = has_beat,
+    boot = boot, clock = boot_clock,
+  }
+  absent, leased_mark = not l, l and l[L_PARTS] % 2 == PART_LENDS
+  load_lending(lending_key)
+  if lending and (has_ask == 1 or has_beat == 1) then
+    -- What is said of the holders must be what is there: keys may have been evicted.
+    local fields = lending.holders > 0 and lending.holders + 1 or 0
+    lending.torn = redis.call('HLEN', holders_key) ~= fields or redis.call('ZCARD', due_key) ~= lending.holders
+      or redis.call('SCARD', proofs_key) ~= lending.proofs
+  end
 end
 
 -- Sets what direct callers share to what is not charged. True if that changed: then the levels are to be clipped, and the
@@ -70,8 +70,7 @@ local function open_epoch(presented, lost)
   if ground.fresh_store == 0 then
     lending.wait, lending.quarantine = now + t.overlap, now + t.longest + t.margin + t.overlap
   end
-  records, dirty, dues_of_holders, new_proofs = {}, {}, {}, {}
-  renewals, renewal_dues, renewed = {}, {}, {}
+  records, dirty, renewed, dues_of_holders, new_proofs = {}, {}, {}, {}, {}
   shares, shares_dirty, lending_dirty, lending_wiped = nil, false, true, true
   if lost then
     reservations_gone = true
@@ -89,7 +88,7 @@ end
 local function open_epoch_if_lost(own, given)
   if not lending then
     -- Numbers of the same version begin lending only where an earlier release of this program has not.
-    local newer = absent or call_number ~= l[L_NUMBER] or call_id ~= l[L_ID]
+    local newer = absent or version_number ~= l[L_NUMBER] or version_id ~= l[L_ID]
     if not (given and given_terms.some and (newer or given_terms.part > 0)) then
       return
     end

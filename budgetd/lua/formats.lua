@@ -78,3 +78,23 @@ end
 local function operation_to_1(stored)
   return string.sub(stored, 2, OPERATION_1_BYTES + 1) .. string.sub(stored, OPERATION_1_BYTES + 6)
 end
+
+-- How lending stands. What format 1 does not have: when ledger time was last compared with a host's clock, and when a host was
+-- last replaced.
+local function lending_from_1(stored)
+  return string.char(FORMAT_BYTE) .. string.sub(stored, 1, LENDING_1_BYTES) .. string.rep('\0', LENDING_BYTES - LENDING_1_BYTES - 1)
+    .. string.sub(stored, LENDING_1_BYTES + 1)
+end
+
+local function lending_to_1(stored)
+  return string.sub(stored, 2, LENDING_1_BYTES + 1) .. string.sub(stored, LENDING_BYTES + 1)
+end
+
+-- A record of a holder, or sums of shares: only the byte of the format is new.
+local function mark(stored, what)
+  return format_of(stored, what) == 1 and string.char(FORMAT_BYTE) .. stored or stored
+end
+
+local function unmark(stored)
+  return string.sub(stored, 2)
+end

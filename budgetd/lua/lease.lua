@@ -1,11 +1,5 @@
--- The part of a ledger's beginning that concerns leases, and writing them: the mirror of budget/src/ledger/leases.rs, same
--- names, same order. Put after the function `make_charging`.
-
-local charging
-local function known_charging()
-  charging = charging or make_charging()
-  return charging
-end
+-- The part of a ledger's beginning that concerns leases, taking a lease away, and writing: the mirror of
+-- budget/src/ledger/leases.rs, same names, same order. Put after charge.lua.
 
 -- Steps charges down whose time has come, a bounded number of them. Stepping down late is safe.
 local function step_down(now)
@@ -17,11 +11,11 @@ local function step_down(now)
   local first = redis.call('ZRANGE', due_key, #heads, #heads, 'WITHSCORES')
   lending.next_due, lending_dirty = first[2] and tonumber(first[2]) or NEVER, true
   if #heads > 0 then
-    local found, c = redis.call('HMGET', holders_key, unpack(heads)), known_charging()
+    local found = redis.call('HMGET', holders_key, unpack(heads))
     for i = 1, #heads do
       if found[i] then
-        records[heads[i]] = c.unpack_record(found[i])
-        c.refresh(heads[i], now)
+        records[heads[i]] = unpack_record(found[i])
+        refresh(heads[i], now)
       else
         -- Found out by the next heartbeat.
         dues_of_holders[heads[i]] = false
@@ -29,9 +23,6 @@ local function step_down(now)
     end
   end
 end
-
-local HOSTS_MAX <const> = 8
-local LAG_KEPT_MS <const> = 250
 
 -- Takes a heartbeat of a host: Time::beat in budget/src/ledger/leases/time.rs, which says why.
 local function beat(now)
@@ -138,7 +129,7 @@ local function begin_lending(adopted)
   end
   if adopted then
     adopt_terms(adopted)
-  elseif call_number == l[L_NUMBER] and call_id == l[L_ID] then
+  elseif version_number == l[L_NUMBER] and version_id == l[L_ID] then
     -- What no version counts: settings of the caller, and whether it remembers leases that were permitted a moment ago.
     local t, g = lending.terms, given_terms
     if not g.some then
@@ -171,96 +162,12 @@ local function begin_lending(adopted)
   end
 end
 
--- Writes what has changed, after the reservations.
-local function write_lending(idle_ttl)
-  local holders, due, proofs = holders_key, due_key, proofs_key
-  if lending_over then
-    redis.call('UNLINK', lending_key, holders, due, proofs)
-  end
-  if not lending then
-    return
-  end
-  local set, gone, scores, over = renewals, {}, renewal_dues, {}
-  for holder in pairs(dirty) do
-    local r = records[holder]
-    if r then
-      set[#set + 1], set[#set + 2] = holder, charging.pack_record(r)
-    else
-      gone[#gone + 1] = holder
-    end
-  end
-  if shares_dirty and lending.holders > 0 then
-    set[#set + 1], set[#set + 2] = '', pack_shares()
-  end
-  for holder, at_ms in pairs(dues_of_holders) do
-    if at_ms then
-      scores[#scores + 1], scores[#scores + 2] = at_ms, holder
-    else
-      over[#over + 1] = holder
-    end
-  end
-  if lending_wiped or (lending.holders == 0 and #gone > 0) then
-    redis.call('UNLINK', holders, due)
-    gone, over = {}, {}
-  end
-  if lending_wiped or lending.proofs_gone then
-    redis.call('UNLINK', proofs)
-  end
-  if #set > 0 then
-    redis.call('HSET', holders, unpack(set))
-  end
-  if #gone > 0 then
-    redis.call('HDEL', holders, unpack(gone))
-  end
-  if #scores > 0 then
-    redis.call('ZADD', due, unpack(scores))
-  end
-  if #over > 0 then
-    redis.call('ZREM', due, unpack(over))
-  end
-  if #new_proofs > 0 then
-    redis.call('SADD', proofs, unpack(new_proofs))
-  end
-  if #set + #new_proofs > 0 then
-    for _, key in ipairs({ holders, due, proofs }) do
-      if idle_ttl > 0 then
-        redis.call('PEXPIRE', key, idle_ttl)
-      else
-        redis.call('PERSIST', key)
-      end
-    end
-  end
-  if not lending_dirty and idle_ttl == 0 then
-    return
-  end
-  local t = lending.terms
-  local packed = {
-    struct.pack(LENDING_FORMAT, lending.number, lending.id, lending.identity, lending.generation, lending.dead,
-      lending.lost and 1 or 0, lending.wait, lending.quarantine, lending.debt, lending.next_due, lending.holders,
-      lending.proofs, lending.compared, lending.replaced),
-    struct.pack(TERMS_FORMAT, t.some and 1 or 0, t.slots_limited and 1 or 0, t.priority[1], t.priority[2], t.priority[3],
-      t.part, t.widest, t.longest, t.margin, t.overlap, t.step_max),
-    curves[t.curve], struct.pack('B', #lending.beats),
-  }
-  for _, b in ipairs(lending.beats) do
-    packed[#packed + 1] = struct.pack(BEAT_FORMAT, b[1], b[2], b[3])
-  end
-  packed[#packed + 1] = pack_amounts(lending.direct)
-  packed[#packed + 1] = pack_amounts(lending.charged)
-  packed[#packed + 1] = pack_amounts(lending.proved)
-  if idle_ttl > 0 then
-    redis.call('SET', lending_key, table.concat(packed), 'PX', idle_ttl)
-  else
-    redis.call('SET', lending_key, table.concat(packed))
-  end
-end
-
 -- Takes a holder's lease away from its next sync on, for as long as one curve lasts. 0 if no such holder is known.
 local function revoke()
-  local holder = struct.unpack('>Bc0', ground_packed, ask_at)
+  local holder = struct.unpack(REVOKED_FORMAT, ground_packed, ask_at)
   local packed = lending and records[holder] == nil and not lending_wiped and redis.call('HGET', holders_key, holder)
   if packed then
-    records[holder] = known_charging().unpack_record(packed)
+    records[holder] = unpack_record(packed)
   end
   local record = lending and records[holder]
   if not record then
@@ -270,11 +177,78 @@ local function revoke()
   return { 1 }
 end
 
--- The numbers of the call, nil where the ledger has newer ones.
-local given_numbers
-if not l or call_number > l[L_NUMBER] or (call_number == l[L_NUMBER] and call_id >= l[L_ID]) then
-  given_numbers = unpack_numbers(given, 1)
+-- Writes what has changed of the holders.
+local function write_holders(idle_ttl, format)
+  local set, gone, scores, over = {}, {}, {}, {}
+  for holder, packed in pairs(renewed) do
+    set[#set + 1], set[#set + 2] = holder, packed
+  end
+  for holder in pairs(dirty) do
+    local r = records[holder]
+    if r then
+      set[#set + 1], set[#set + 2] = holder, pack_record(r)
+    else
+      gone[#gone + 1] = holder
+    end
+  end
+  if shares_dirty and lending.holders > 0 then
+    set[#set + 1], set[#set + 2] = '', pack_shares()
+  end
+  for i = 2, format == 1 and #set or 0, 2 do
+    set[i] = unmark(set[i])
+  end
+  for holder, at_ms in pairs(dues_of_holders) do
+    if at_ms then
+      scores[#scores + 1], scores[#scores + 2] = at_ms, holder
+    else
+      over[#over + 1] = holder
+    end
+  end
+  if lending_wiped or (lending.holders == 0 and #gone > 0) then
+    redis.call('UNLINK', holders_key, due_key)
+    gone, over = {}, {}
+  end
+  if lending_wiped or lending.proofs_gone then
+    redis.call('UNLINK', proofs_key)
+  end
+  if #set > 0 then
+    redis.call('HSET', holders_key, unpack(set))
+  end
+  if #gone > 0 then
+    redis.call('HDEL', holders_key, unpack(gone))
+  end
+  if #scores > 0 then
+    redis.call('ZADD', due_key, unpack(scores))
+  end
+  if #over > 0 then
+    redis.call('ZREM', due_key, unpack(over))
+  end
+  if #new_proofs > 0 then
+    redis.call('SADD', proofs_key, unpack(new_proofs))
+  end
+  if #set + #new_proofs > 0 then
+    for _, key in ipairs({ holders_key, due_key, proofs_key }) do
+      if idle_ttl > 0 then
+        redis.call('PEXPIRE', key, idle_ttl)
+      else
+        redis.call('PERSIST', key)
+      end
+    end
+  end
 end
-if l then
-  open_epoch_if_lost(n, given_numbers)
+
+-- Writes what has changed, after the reservations.
+local function write_lending(idle_ttl, format)
+  if lending_over then
+    redis.call('UNLINK', lending_key, holders_key, due_key, proofs_key)
+  end
+  if not lending then
+    return
+  end
+  write_holders(idle_ttl, format)
+  if idle_ttl > 0 then
+    redis.call('SET', lending_key, pack_lending(format), 'PX', idle_ttl)
+  elseif lending_dirty then
+    redis.call('SET', lending_key, pack_lending(format))
+  end
 end

@@ -1,240 +1,19 @@
--- What a ledger that lends has beside its numbers: amounts and curves, and how lending stands, as far as direct callers
--- and those who only look need it. The mirror of parts of budget/src/lease.rs and budget/src/ledger/leases.rs. Put after
--- ledger.lua.
---
--- Amounts are a list: rate, burst, retry burst, slots, then for each unit its id, rate and burst. Curves are a list: part
--- and duration of each step. A report stays packed as it came.
-
-local SHARE_ONE <const> = 10000000
-local DUE_PER_CALL_MAX <const> = 64
-local LINGERING_MAX <const> = 4
-local SHARE_BUCKETS <const> = 64
-local NEVER <const> = 9007199254740991
-local EPOCH_NUMBER_MAX <const> = 4503599627370496
--- Nothing presented makes a sum of charges exceed this, so that all sums stay exact.
-local PRESENTED_MAX <const> = 4503599627370496
-
--- whether there are terms, slots limited, part of each priority, part leased, widest part, longest curve, margin, overlap,
--- step_max, then the curve
-local TERMS_FORMAT <const> = '>BBi4i4i4i4i4i4i4i4i4'
--- identity, number and id of the epoch remembered, fresh id, fresh store, has beat, boot id, its clock; 1: asks
--- follow, 2: the name of a holder to be revoked
-local GROUND_FORMAT <const> = '>i7i7i7i7BBi7i7B'
--- epoch number and id, identity, generation, dead generation, lost, wait until, quarantine until, debt, next due, holders,
--- proofs, compared, replaced, then terms, beats, direct, charged, proved
-local LENDING_FORMAT <const> = '>i7i7i7i7i7Bi7i7i7i7i4i4i7i7'
-local BEAT_FORMAT <const> = '>i7i7i7'
-local AMOUNTS_FORMAT <const> = '>i7i7i7i7B'
-local UNIT_AMOUNTS_FORMAT <const> = '>i7i7i7'
-local AMOUNTS_BYTES <const> = 29
-local UNIT_AMOUNTS_BYTES <const> = 21
-local STEP_FORMAT <const> = '>i4i4'
-local STEP_BYTES <const> = 8
--- ten counters, of which the first is what was asked for, and the number of units; then each unit and what was asked of it
-local REPORT_FORMAT <const> = '>i7i7i7i7i7i7i7i7i7i7B'
-local REPORT_BYTES <const> = 71
-local ASKED_FORMAT <const> = '>i7i7'
-local ASKED_BYTES <const> = 14
--- weight, demand, share, idle, revoked until, restarted until, due or -1, number of lives
-local RECORD_OF_HOLDER_FORMAT <const> = '>i4i4i4i4i7i7i7B'
--- incarnation, sequence, nonce, answered, slots, measured, number of lingering slots, number of grants, then the lingering
--- slots, charge, the last report, and what of a report says what had been asked when measuring began
-local LIFE_FORMAT <const> = '>c16i7i7i7i7i7BB'
--- slots, until
-local LINGERING_FORMAT <const> = '>i7i7'
--- generation, granted, life of permits, then value, moved, curve
-local GRANT_FORMAT <const> = '>i7i7i7'
-local SHARES_FORMAT <const> = '>i7i7B'
--- One behind the other: bucket, weights, demands.
-local SHARES_BUCKET_FORMAT <const> = 'Bi7i7'
-
-local struct = struct
-
--- x / y rounded down, exact below 2^53; 0 by 0.
-local function div(x, y)
-  if y == 0 then
-    return 0
-  end
-  local q = x / y
-  return q - q % 1
-end
-
--- amount * numerator / denominator rounded down, exact as units.rs says. No denominator is 0.
-local function scale(amount, numerator, denominator)
-  local whole = amount / denominator
-  whole = whole - whole % 1
-  local part = (amount - whole * denominator) * numerator / denominator
-  return whole * numerator + (part - part % 1)
-end
-
-local function add(a, b)
-  return a + b
-end
-
-local function minus(a, b)
-  return a - b
-end
-
--- What is left, never below 0.
-local function less(a, b)
-  return a > b and a - b or 0
-end
-
-local function part_of(a, unit)
-  for i = 5, #a, 3 do
-    if a[i] == unit then
-      return i
-    end
-  end
-  return nil
-end
-
--- Amounts are values: a list is not changed once others may have it.
-local ZERO = { 0, 0, 0, 0 }
-
--- Each amount joined by f with its peer. Units of a decide which there are.
-local function zip(a, b, f)
-  local out = { f(a[1], b[1]), f(a[2], b[2]), f(a[3], b[3]), f(a[4], b[4]) }
-  for i = 5, #a, 3 do
-    local at = part_of(b, a[i])
-    out[i], out[i + 1], out[i + 2] = a[i], f(a[i + 1], at and b[at + 1] or 0), f(a[i + 2], at and b[at + 2] or 0)
-  end
-  return out
-end
-
--- The same over the units of both, for sums and maxima: what only b has is taken as it is.
-local function join(a, b, f)
-  local out = zip(a, b, f)
-  for i = 5, #b, 3 do
-    if not part_of(a, b[i]) then
-      local at = #out
-      out[at + 1], out[at + 2], out[at + 3] = b[i], b[i + 1], b[i + 2]
-    end
-  end
-  return out
-end
-
--- The same by the operations that renewals need most, which most of the time are about no units.
-local function sum(a, b)
-  if a[5] or b[5] then
-    return join(a, b, add)
-  end
-  return { a[1] + b[1], a[2] + b[2], a[3] + b[3], a[4] + b[4] }
-end
-
-local function difference(a, b)
-  if a[5] then
-    return zip(a, b, minus)
-  end
-  return { a[1] - b[1], a[2] - b[2], a[3] - b[3], a[4] - b[4] }
-end
-
-local function left_of(a, b)
-  if a[5] then
-    return zip(a, b, less)
-  end
-  local rate, burst, retry, slots = a[1] - b[1], a[2] - b[2], a[3] - b[3], a[4] - b[4]
-  return { rate > 0 and rate or 0, burst > 0 and burst or 0, retry > 0 and retry or 0, slots > 0 and slots or 0 }
-end
-
-local function most_of(a, b)
-  if a[5] or b[5] then
-    return join(a, b, math.max)
-  end
-  return {
-    a[1] > b[1] and a[1] or b[1], a[2] > b[2] and a[2] or b[2], a[3] > b[3] and a[3] or b[3], a[4] > b[4] and a[4] or b[4],
-  }
-end
-
-local function least_of(a, b)
-  if a[5] then
-    return zip(a, b, math.min)
-  end
-  return {
-    a[1] < b[1] and a[1] or b[1], a[2] < b[2] and a[2] or b[2], a[3] < b[3] and a[3] or b[3], a[4] < b[4] and a[4] or b[4],
-  }
-end
-
-local function scaled(a, numerator, denominator)
-  if numerator == denominator then
-    return a
-  end
-  local out = {
-    scale(a[1], numerator, denominator), scale(a[2], numerator, denominator), scale(a[3], numerator, denominator),
-    scale(a[4], numerator, denominator),
-  }
-  for i = 5, #a, 3 do
-    out[i], out[i + 1], out[i + 2] = a[i], scale(a[i + 1], numerator, denominator), scale(a[i + 2], numerator, denominator)
-  end
-  return out
-end
-
-local function pack_amounts(a)
-  local packed = struct.pack(AMOUNTS_FORMAT, a[1], a[2], a[3], a[4], a[5] and (#a - 4) / 3 or 0)
-  for i = 5, #a, 3 do
-    packed = packed .. struct.pack(UNIT_AMOUNTS_FORMAT, a[i], a[i + 1], a[i + 2])
-  end
-  return packed
-end
-
-local function unpack_amounts(packed, p)
-  local rate, burst, retry, slots, count, a
-  rate, burst, retry, slots, count, p = struct.unpack(AMOUNTS_FORMAT, packed, p)
-  a = { rate, burst, retry, slots }
-  for i = 5, 4 + 3 * count, 3 do
-    a[i], a[i + 1], a[i + 2], p = struct.unpack(UNIT_AMOUNTS_FORMAT, packed, p)
-  end
-  return a, p
-end
-
--- Most curves of a call are equal: each by its text, and the text of each.
-local curves = {}
-
-local function unpack_curve(packed, p)
-  local count = string.byte(packed, p)
-  local ends = p + STEP_BYTES * count
-  local text = string.sub(packed, p, ends)
-  local curve = curves[text]
-  if not curve then
-    curve, p = {}, p + 1
-    for i = 1, 2 * count, 2 do
-      curve[i], curve[i + 1], p = struct.unpack(STEP_FORMAT, packed, p)
-    end
-    curves[text], curves[curve] = curve, text
-  end
-  return curve, ends + 1
-end
-
-local function total_ms(curve)
-  local total = 0
-  for i = 2, #curve, 2 do
-    total = total + curve[i]
-  end
-  return total
-end
-
--- A list or a record that is made with all that it will hold is not copied as it grows.
-local function unpack_terms(packed, p)
-  local some, limited, sheddable, default, critical, part, widest, longest, margin, overlap, step_max, curve
-  some, limited, sheddable, default, critical, part, widest, longest, margin, overlap, step_max, p =
-    struct.unpack(TERMS_FORMAT, packed, p)
-  curve, p = unpack_curve(packed, p)
-  return {
-    some = some == 1, slots_limited = limited == 1, priority = { sheddable, default, critical }, part = part,
-    widest = widest, longest = longest, margin = margin, overlap = overlap, step_max = step_max, curve = curve,
-  }, p
-end
+-- How lending stands, as far as direct callers and those who only look need it: the mirror of parts of
+-- budget/src/ledger/leases.rs. Put after ledger.lua and amounts.lua.
 
 local lending_dirty = false
 
--- Reads it; an error if it cannot be read.
+-- Reads how lending stands; an error if it cannot be read.
 local function load_lending(key)
   local packed = redis.call('GET', key)
   if not packed then
     return
   end
-  local number, id, identity, generation, dead, lost, wait, quarantine, debt, next_due, holders, proofs, compared, replaced, p =
-    struct.unpack(LENDING_FORMAT, packed)
+  if format_of(packed, 'lending') == 1 then
+    packed = lending_from_1(packed)
+  end
+  local _, number, id, identity, generation, dead, lost, wait, quarantine, debt, next_due, holders, proofs, compared,
+    replaced, p = struct.unpack(LENDING_FORMAT, packed)
   local terms, left, charged, proved, count
   terms, p = unpack_terms(packed, p)
   count, p = string.byte(packed, p), p + 1
@@ -253,8 +32,24 @@ local function load_lending(key)
     beats = beats, direct = left, charged = charged, proved = proved, compared = compared, replaced = replaced,
   }
   if p ~= #packed + 1 then
-    error('lending cannot be read')
+    corrupt('lending')
   end
+end
+
+local function pack_lending(format)
+  local t = lending.terms
+  local beats = string.char(#lending.beats)
+  for _, b in ipairs(lending.beats) do
+    beats = beats .. struct.pack(BEAT_FORMAT, b[1], b[2], b[3])
+  end
+  local packed = struct.pack(LENDING_FORMAT, FORMAT_BYTE, lending.number, lending.id, lending.identity, lending.generation, lending.dead,
+      lending.lost and 1 or 0, lending.wait, lending.quarantine, lending.debt, lending.next_due, lending.holders,
+      lending.proofs, lending.compared, lending.replaced)
+    .. struct.pack(TERMS_FORMAT, t.some and 1 or 0, t.slots_limited and 1 or 0, t.priority[1], t.priority[2],
+      t.priority[3], t.part, t.widest, t.longest, t.margin, t.overlap, t.step_max)
+    .. curves[t.curve] .. beats
+    .. pack_amounts(lending.direct) .. pack_amounts(lending.charged) .. pack_amounts(lending.proved)
+  return format == 1 and lending_to_1(packed) or packed
 end
 
 -- All quotas of the policy, in the units of leases. Made once for the numbers they come from.
@@ -317,7 +112,7 @@ local function unknown(now)
   end
   -- A part that was lowered a moment ago still counts.
   local t = lending.terms
-  return left_of(scaled(quota(), math.max(t.widest, t.part), PPM), lending.proved)
+  return zip(scaled(quota(), math.max(t.widest, t.part), PPM), lending.proved, less)
 end
 
 -- What is left for direct callers.
@@ -326,11 +121,11 @@ local function direct(now)
   if lending.lost and now < lending.wait then
     return scaled(q, 0, 1)
   end
-  local charged, unproved = lending.charged, unknown(now)
+  local unproved = unknown(now)
   if unproved == ZERO then
-    return left_of(q, charged)
+    return zip(q, lending.charged, less)
   end
-  return left_of(difference(q, charged), unproved)
+  return zip(zip(q, lending.charged, minus), unproved, less)
 end
 
 -- The policy's numbers with only some amounts of the quotas.

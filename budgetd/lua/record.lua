@@ -9,7 +9,8 @@ local function asked_of(report)
 end
 
 local function unpack_record(packed)
-  local weight, demand, share, idle, revoked, restarted, due, count, p = struct.unpack(RECORD_OF_HOLDER_FORMAT, packed)
+  packed = mark(packed, 'holder')
+  local _, weight, demand, share, idle, revoked, restarted, due, count, p = struct.unpack(HOLDER_FORMAT, packed)
   local lives = {}
   for i = 1, count do
     local incarnation, sequence, nonce, answered, slots, measured_ms, falls, count_of_grants
@@ -42,7 +43,7 @@ local function unpack_record(packed)
     }
   end
   if p ~= #packed + 1 then
-    error('CORRUPT record of a holder')
+    corrupt('record of a holder')
   end
   return {
     weight = weight, demand = demand, share = share, idle = idle, revoked = revoked, restarted = restarted,
@@ -52,7 +53,7 @@ end
 
 local function pack_record(r)
   local lives = r.lives
-  local packed = struct.pack(RECORD_OF_HOLDER_FORMAT, r.weight, r.demand, r.share, r.idle, r.revoked, r.restarted,
+  local packed = struct.pack(HOLDER_FORMAT, FORMAT_BYTE, r.weight, r.demand, r.share, r.idle, r.revoked, r.restarted,
     r.due or -1, #lives)
   for i = 1, #lives do
     local life, falls, grants = lives[i], '', ''
@@ -75,7 +76,7 @@ local function record_charge(r)
   local lives = r.lives
   local total = lives[1] and lives[1].charge or ZERO
   for i = 2, #lives do
-    total = sum(total, lives[i].charge)
+    total = join(total, lives[i].charge, plus)
   end
   return total
 end

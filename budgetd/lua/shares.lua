@@ -1,4 +1,4 @@
--- The sums of shares, by which each holder gets a fair one whatever the number of holders: the mirror of parts of
+-- The sums of shares, by which each holder gets a fair one whatever the number of holders: the mirror of
 -- budget/src/ledger/leases/shares.rs. Put after epoch.lua.
 
 -- Two for each power of two.
@@ -14,8 +14,9 @@ end
 local function unpack_shares(packed)
   shares = { weight = 0, demand = 0, least = SHARE_BUCKETS, most = -1 }
   if packed then
-    local count, p
-    shares.weight, shares.demand, count, p = struct.unpack(SHARES_FORMAT, packed)
+    packed = mark(packed, 'shares')
+    local _, count, p
+    _, shares.weight, shares.demand, count, p = struct.unpack(SHARES_FORMAT, packed)
     local sums = { struct.unpack('>' .. string.rep(SHARES_BUCKET_FORMAT, count), packed, p) }
     for i = 1, 3 * count, 3 do
       shares[sums[i]] = { sums[i + 1], sums[i + 2] }
@@ -36,7 +37,7 @@ local function pack_shares()
       count = count + 3
     end
   end
-  return struct.pack(SHARES_FORMAT .. string.rep(SHARES_BUCKET_FORMAT, count / 3), shares.weight, shares.demand, count / 3,
+  return struct.pack(SHARES_FORMAT .. string.rep(SHARES_BUCKET_FORMAT, count / 3), FORMAT_BYTE, shares.weight, shares.demand, count / 3,
     unpack(sums))
 end
 
@@ -55,4 +56,26 @@ local function change_shares(demand, weight, sign)
   sums[1], sums[2] = sums[1] + weight * sign, sums[2] + demand * sign
   shares.weight, shares.demand = shares.weight + weight * sign, shares.demand + demand * sign
   shares_dirty = true
+end
+
+-- The most that one unit of weight gets; nil if all demands fit.
+local function level_of()
+  local left, weight_left = LEASED_OUT, shares.weight
+  if left - shares.demand >= weight_left then
+    -- A unit of share for each unit of weight is left over. So it is before each bucket, whose average is the least of those
+    -- that follow: rounding the average of what is left down never makes it less.
+    return nil
+  end
+  for i = shares.least, shares.most do
+    local sums = shares[i]
+    if sums and sums[1] > 0 then
+      local of_one = left > 0 and left / weight_left or 0
+      of_one = of_one - of_one % 1
+      if sums[2] > of_one * sums[1] then
+        return of_one
+      end
+      left, weight_left = left - sums[2], weight_left - sums[1]
+    end
+  end
+  return nil
 end

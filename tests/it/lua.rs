@@ -7,8 +7,7 @@ use std::{
 };
 
 use budget_tests::repository;
-use budgetd::store::redis::scripts::{APPLY, LEND, Script, VIEW};
-use deadpool_redis::redis::{Arg, Cmd};
+use budgetd::store::redis::scripts;
 
 use super::tidy::{FUNCTION_LINES_MAX, File, files, judge};
 
@@ -104,19 +103,7 @@ fn lua_is_as_short_as_rust() {
 
 /// Every script as servers get it.
 fn scripts() -> Vec<(String, String)> {
-    let source = |load: Cmd| match load.args_iter().nth(2) {
-        Some(Arg::Simple(source)) => String::from_utf8(source.to_vec()).unwrap(),
-        _ => panic!("SCRIPT LOAD has the source"),
-    };
-    let made = |script: &Script| source(script.load());
-    let assembled = [("apply", made(&APPLY)), ("lend", made(&LEND)), ("view", made(&VIEW))];
-    // The others consist of one file.
-    let alone = ["contact", "known", "policies_replace", "probe", "received"];
-    let alone = files(&[".lua"]).into_iter().filter_map(|File { path, text }| {
-        let name = path.strip_prefix("budgetd/lua/")?.strip_suffix(".lua")?;
-        alone.contains(&name).then(|| (name.to_owned(), text.clone()))
-    });
-    assembled.map(|(name, text)| (name.to_owned(), text)).into_iter().chain(alone).collect()
+    scripts::all().map(|(name, script)| (name.to_owned(), script.source().to_owned())).into()
 }
 
 /// What luacheck says of a script: code, and text.

@@ -21,10 +21,10 @@ use crate::{
 };
 
 /// Most incarnations whose proofs are remembered; what others hold stays unknown until the quarantine ends.
-pub(super) const PROOFS_MAX: usize = 80_000;
+pub const PROOFS_MAX: usize = 80_000;
 /// What is presented is not vouched for: it never makes a sum exceed this, so that all sums stay exact in scripts. More
 /// than twice any quota.
-pub(super) const PRESENTED_MAX: i64 = 1 << 52;
+pub const PRESENTED_MAX: i64 = 1 << 52;
 
 /// How lending stands, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Demand is measured over at least this long.
-const MEASURE_MS_MIN: i64 = 1_000;
+pub const MEASURE_MS_MIN: i64 = 1_000;
 
 /// What is shared out.
 #[derive(Clone, Copy)]

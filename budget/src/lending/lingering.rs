@@ -7,7 +7,7 @@
 use crate::units::EXACT_MAX;
 
 /// Falls that are kept apart for each life. Beyond that the two are joined that differ least.
-pub(crate) const LINGERING_MAX: usize = 4;
+pub const LINGERING_MAX: usize = 4;
 
 /// Slots and until when, falling numbers by rising times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 use crate::units::checked_div;
 
 /// Half octaves of 1 to 2^32.
-const BUCKETS: usize = 64;
+pub const BUCKETS: usize = 64;
 
 /// Sums over the holders of one ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -124,7 +124,9 @@ local sums, weight, demand = redis.call('HGET', KEYS[K_LENDING + 1], ''), 0, 0
 local buckets = {}
 if sums then
   local count, p
-  weight, demand, count, p = struct.unpack(SHARES_FORMAT, sums)
+  local _
+  sums = mark(sums, 'shares')
+  _, weight, demand, count, p = struct.unpack(SHARES_FORMAT, sums)
   for i = 1, count do
     local at, weights, demands
     at, weights, demands, p = struct.unpack('>' .. SHARES_BUCKET_FORMAT, sums, p)

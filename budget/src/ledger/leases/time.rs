@@ -13,9 +13,9 @@ use crate::guard::{Guard, on};
 /// A heartbeat that was under way longer than an earlier one makes ledger time lag behind the host's clock. As far as this
 /// the earlier one still counts, so that such differences are a debt once and not again with each heartbeat. Part of the
 /// margin.
-const LAG_KEPT_MS: i64 = 250;
+pub const LAG_KEPT_MS: i64 = 250;
 /// Most hosts that are remembered. One that beats is enough; the others stand by.
-const HOSTS_MAX: usize = 8;
+pub const HOSTS_MAX: usize = 8;
 
 /// What the clock of a host said in one of its heartbeats.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,6 @@ use budget::{
     ids::{OperationId, PolicyVersion, ReservationId, UnitId},
     ledger::{Counters, View},
     policy::{BucketNumbers, Numbers},
-    units::EXACT_MAX,
 };
 use deadpool_redis::redis::{Cmd, Value};
 
@@ -244,20 +243,6 @@ impl<'a> Packing<'a> {
 
     fn byte(&mut self, value: i64) {
         self.bytes.push(u8::try_from(value).unwrap_or(u8::MAX));
-    }
-
-    /// The nearest number of `N` bytes. What is further away means the same: it is beyond every limit.
-    fn int<const N: usize>(&mut self, value: i64) {
-        let most = if N < 7 { (1 << (8 * N - 1)) - 1 } else { EXACT_MAX };
-        let bytes = value.clamp(-most, most).to_be_bytes();
-        self.bytes.extend_from_slice(&bytes[8 - N..]);
-    }
-
-    /// Its length, then itself.
-    fn text(&mut self, bytes: &[u8]) {
-        debug_assert!(bytes.len() <= usize::from(u8::MAX), "judged before");
-        self.byte(i64::try_from(bytes.len()).unwrap_or(i64::MAX));
-        self.bytes.extend_from_slice(bytes);
     }
 
     /// Its number among the operations of the ledger's call, from 1; 0 for none.

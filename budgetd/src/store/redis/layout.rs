@@ -17,7 +17,46 @@
 //! A byte behind the format's says which parts follow the fixed ones. Some parts are declared but written by no script yet
 //! ([`records::RECORD_ROOM`], [`records::LEDGER_ROOM`]): what scripts find there they carry along as it is.
 
+/// Declares a record of integers with its type.
+macro_rules! record {
+    ($(#[$doc:meta])* $type:ident = $name:literal, $prefix:literal { $($field:ident: $kind:ident),+ $(,)? }) => {
+        $(#[$doc])*
+        #[allow(missing_docs, reason = "named as the fields of budget's types")]
+        #[derive(Clone, Copy, Debug, Default)]
+        pub struct $type { $(pub $field: i64),+ }
+
+        impl $type {
+            /// Its declaration.
+            pub const RECORD: Record = Record {
+                name: $name,
+                prefix: $prefix,
+                first: 1,
+                fields: &[$(Field { name: stringify!($field), kind: Kind::$kind }),+],
+            };
+
+            /// Appends it.
+            pub fn pack(&self, to: &mut Vec<u8>) {
+                $(Kind::$kind.pack(self.$field, to);)+
+            }
+        }
+    };
+}
+
+/// Declares a record that has texts, or that only scripts pack.
+macro_rules! layout {
+    ($(#[$doc:meta])* $const:ident = $name:literal, $prefix:literal from $first:literal { $($field:ident: $kind:ident),+ $(,)? }) => {
+        $(#[$doc])*
+        pub const $const: Record = Record {
+            name: $name,
+            prefix: $prefix,
+            first: $first,
+            fields: &[$(Field { name: stringify!($field), kind: Kind::$kind }),+],
+        };
+    };
+}
+
 pub mod constants;
+pub mod lending;
 pub mod records;
 
 /// The format that this release writes when every replica reads it.

@@ -32,33 +32,37 @@ pub static APPLY: LazyLock<Script> = LazyLock::new(|| {
 });
 /// Applies a batch of steps to one ledger that lends or may begin to, takes heartbeats and answers a sync.
 pub static LEND: LazyLock<Script> = LazyLock::new(|| {
-    let text = concat!(
-        parts!("bucket", "formats", "ledger", "reservations", "operations", "reserve", "release", "plain", "lend_call"),
-        parts!("lending", "epoch", "shares"),
-        // Functions that few calls need are made by those.
-        "local function make_charging()\n",
-        parts!("record", "charge"),
-        "end\n",
-        parts!("lease"),
-        "local function answer_asks()\n",
-        parts!("asks"),
-        "local function make_sync()\n",
-        parts!("sync"),
-        "end\n",
-        parts!("renewal"),
-        "end\n",
-        parts!("lend")
-    );
-    Script::new(text)
+    Script::new(parts!(
+        "bucket",
+        "formats",
+        "ledger",
+        "reservations",
+        "operations",
+        "reserve",
+        "release",
+        "plain",
+        "amounts",
+        "lending",
+        "epoch",
+        "shares",
+        "record",
+        "charge",
+        "lease",
+        "grants",
+        "sync",
+        "asks",
+        "lend"
+    ))
 });
 /// Shows a ledger.
 pub static VIEW: LazyLock<Script> =
-    LazyLock::new(|| Script::new(parts!("bucket", "formats", "ledger", "lending", "show", "view")));
+    LazyLock::new(|| Script::new(parts!("bucket", "formats", "ledger", "amounts", "lending", "show", "view")));
 /// Shows holders of leases.
-pub static HOLDERS: LazyLock<Script> =
-    LazyLock::new(|| Script::new(parts!("bucket", "formats", "ledger", "lending", "record", "show", "holders")));
+pub static HOLDERS: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(parts!("bucket", "formats", "ledger", "amounts", "lending", "record", "show", "holders"))
+});
 /// What reads what is stored, for a script that is put behind it.
-pub const READING: &str = parts!("bucket", "formats", "ledger", "reservations", "lending", "record");
+pub const READING: &str = parts!("bucket", "formats", "ledger", "reservations", "amounts", "lending", "record");
 /// Says that a replica lives.
 pub(super) static CONTACT: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("../../../lua/contact.lua")));
 /// Tells and raises the format of the namespace.
@@ -72,6 +76,23 @@ pub(super) static PROBE: LazyLock<Script> = LazyLock::new(|| Script::new(include
 /// Replaces all policies.
 pub(super) static POLICIES_REPLACE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("../../../lua/policies_replace.lua")));
+
+/// All scripts by name.
+#[must_use]
+pub fn all() -> [(&'static str, &'static Script); 10] {
+    [
+        ("apply", &APPLY),
+        ("lend", &LEND),
+        ("view", &VIEW),
+        ("holders", &HOLDERS),
+        ("contact", &CONTACT),
+        ("format", &FORMAT),
+        ("known", &KNOWN),
+        ("received", &RECEIVED),
+        ("probe", &PROBE),
+        ("policies_replace", &POLICIES_REPLACE),
+    ]
+}
 
 /// A script and how it is called.
 #[derive(Debug)]
@@ -97,6 +118,12 @@ impl Script {
     pub fn new(text: &str) -> Self {
         let source = with_constants(text);
         Self { digest: redis::Script::new(&source).get_hash().into(), source: source.into() }
+    }
+
+    /// Its text as servers get it.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
     }
 
     /// A call; keys, then arguments, are to be added.
@@ -161,7 +188,7 @@ mod tests {
 
     #[test]
     fn every_script_has_its_own_digest_and_no_constants_left() {
-        let all = [&APPLY, &LEND, &VIEW, &HOLDERS, &CONTACT, &FORMAT, &KNOWN, &PROBE, &POLICIES_REPLACE];
+        let all = all().map(|(_, script)| script);
         let digests: HashSet<&str> = all.iter().map(|script| &*script.digest).collect();
         assert_eq!(digests.len(), all.len());
         assert!(digests.iter().all(|digest| digest.len() == 40));

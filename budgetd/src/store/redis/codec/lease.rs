@@ -11,14 +11,21 @@ use budget::{
         NotLeased, SyncAnswer, SyncAsk, UnitAmounts, Usage,
     },
     ledger::{HolderView, Lending},
-    policy::{CurveStep, Numbers},
+    policy::{CurveStep, LeaseNumbers, Numbers},
     units::EXACT_MAX,
 };
 use deadpool_redis::redis::{Cmd, Value};
 
 use super::{Apply, Defaults, Items, Packing, Unexpected};
 use crate::store::redis::{
-    layout::constants::answer,
+    layout::{
+        Item,
+        constants::{answer, sync},
+        lending::{
+            ASK, AmountsRecord, AskedRecord, GroundRecord, PositionRecord, REVOKED, ReportRecord, StepRecord,
+            TermsRecord, UnitAmountsRecord,
+        },
+    },
     scripts::{By, LEND},
 };
 
@@ -114,112 +121,127 @@ impl Lend<'_> {
 /// Packs what a policy says of leases, permitted or not.
 #[must_use]
 pub fn pack_terms(numbers: &Numbers) -> Vec<u8> {
+    let [sheddable, default, critical] = numbers.priority_ppm;
+    let lease = numbers.lease.as_ref();
+    let of = |value: fn(&LeaseNumbers) -> i64| lease.map_or(0, value);
     let mut packing = Packing::default();
-    packing.byte(numbers.lease.is_some().into());
-    packing.byte(numbers.slots_limited.into());
-    for part in numbers.priority_ppm {
-        packing.int::<4>(part);
+    TermsRecord {
+        some: lease.is_some().into(),
+        slots_limited: numbers.slots_limited.into(),
+        sheddable,
+        default,
+        critical,
+        part: of(|lease| lease.part_ppm),
+        widest: of(|lease| lease.widest_part_ppm),
+        longest: of(|lease| lease.longest_curve_ms),
+        margin: of(|lease| lease.margin_ms),
+        overlap: of(|lease| lease.overlap_ms),
+        step_max: of(|lease| lease.step_max_ms),
     }
-    let terms = numbers.lease.as_ref();
-    packing.int::<4>(terms.map_or(0, |terms| terms.part_ppm));
-    packing.int::<4>(terms.map_or(0, |terms| terms.widest_part_ppm));
-    packing.int::<4>(terms.map_or(0, |terms| terms.longest_curve_ms));
-    packing.int::<4>(terms.map_or(0, |terms| terms.margin_ms));
-    packing.int::<4>(terms.map_or(0, |terms| terms.overlap_ms));
-    packing.int::<4>(terms.map_or(0, |terms| terms.step_max_ms));
-    packing.curve(terms.map_or(&[], |terms| &terms.curve.0));
+    .pack(&mut packing.bytes);
+    packing.curve(lease.map_or(&[], |lease| &lease.curve.0));
     packing.bytes
 }
 
 fn pack_ground(ground: &Ground, also: Also<'_>) -> Vec<u8> {
     let mut packing = Packing::default();
-    packing.int::<7>(ground.identity);
-    packing.epoch(ground.remembered);
-    packing.int::<7>(ground.fresh_id);
-    packing.byte(ground.fresh_store.into());
-    packing.byte(ground.beat.is_some().into());
-    let (boot, clock_ms) = ground.beat.unwrap_or_default();
-    packing.int::<7>(boot);
-    packing.int::<7>(clock_ms);
+    let (boot, clock) = ground.beat.unwrap_or_default();
+    GroundRecord {
+        identity: ground.identity,
+        number: ground.remembered.number,
+        id: ground.remembered.id,
+        fresh_id: ground.fresh_id,
+        fresh_store: ground.fresh_store.into(),
+        has_beat: ground.beat.is_some().into(),
+        boot,
+        clock,
+        asks: match also {
+            Also::Nothing => 0,
+            Also::Syncs(_) => 1,
+            Also::Revoke(_) => 2,
+        },
+    }
+    .pack(&mut packing.bytes);
     match also {
-        Also::Nothing => packing.byte(0),
+        Also::Nothing => {}
         Also::Syncs(asks) => {
             debug_assert!(asks.len() <= ASKS_MAX, "{} asks", asks.len());
-            packing.byte(1);
-            packing.count(asks.len());
+            packing.byte(count(asks.len()));
             for ask in asks {
                 packing.ask(ask);
             }
         }
-        Also::Revoke(holder) => {
-            packing.byte(2);
-            packing.text(holder.as_str().as_bytes());
-        }
+        Also::Revoke(holder) => REVOKED.pack(&[Item::Bytes(holder.as_str().as_bytes())], &mut packing.bytes),
     }
     packing.bytes
 }
 
+fn count(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
 impl Packing<'_> {
-    fn epoch(&mut self, epoch: Epoch) {
-        self.int::<7>(epoch.number);
-        self.int::<7>(epoch.id);
-    }
-
-    fn count(&mut self, count: usize) {
-        self.byte(i64::try_from(count).unwrap_or(i64::MAX));
-    }
-
     fn curve(&mut self, steps: &[CurveStep]) {
-        self.count(steps.len());
+        self.byte(count(steps.len()));
         for step in steps {
-            self.int::<4>(step.part_ppm);
-            self.int::<4>(step.duration_ms);
+            StepRecord { part: step.part_ppm, duration: step.duration_ms }.pack(&mut self.bytes);
         }
     }
 
     fn amounts(&mut self, amounts: &Amounts) {
-        for amount in [amounts.rate, amounts.burst, amounts.retry_burst, amounts.slots] {
-            self.int::<7>(amount);
-        }
-        self.count(amounts.units.len());
+        let Amounts { rate, burst, retry_burst, slots, .. } = *amounts;
+        AmountsRecord { rate, burst, retry_burst, slots, units: count(amounts.units.len()) }.pack(&mut self.bytes);
         for unit in &amounts.units {
-            self.int::<7>(unit.unit.raw());
-            self.int::<7>(unit.rate);
-            self.int::<7>(unit.burst);
+            UnitAmountsRecord { unit: unit.unit.raw(), rate: unit.rate, burst: unit.burst }.pack(&mut self.bytes);
         }
     }
 
     fn usage(&mut self, usage: &Usage) {
-        for counter in usage.counters() {
-            self.int::<7>(counter);
+        ReportRecord {
+            asked: usage.asked,
+            originals_admitted: usage.originals_admitted,
+            retries_admitted: usage.retries_admitted,
+            originals_denied: usage.originals_denied,
+            retries_denied: usage.retries_denied,
+            not_sent: usage.not_sent,
+            fallback_originals: usage.fallback_originals,
+            fallback_retries: usage.fallback_retries,
+            deposited: usage.deposited_micros,
+            overuse: usage.overuse_micros,
+            units: count(usage.units_asked.len()),
         }
-        self.count(usage.units_asked.len());
+        .pack(&mut self.bytes);
         for (unit, asked) in &usage.units_asked {
-            self.int::<7>(unit.raw());
-            self.int::<7>(*asked);
+            AskedRecord { unit: unit.raw(), amount: *asked }.pack(&mut self.bytes);
         }
     }
 
     /// The length of all of it, then itself.
     fn ask(&mut self, ask: &SyncAsk) {
         let from = self.bytes.len();
-        self.bytes.extend_from_slice(&[0; 2]);
-        self.text(ask.holder.as_str().as_bytes());
-        self.bytes.extend_from_slice(&ask.incarnation.0);
-        self.int::<7>(ask.sequence);
-        self.int::<7>(ask.nonce);
-        self.epoch(ask.epoch);
-        self.int::<4>(ask.weight);
-        self.byte(ask.leave.into());
-        self.byte(ask.lease.is_some().into());
         let name = ask.lease.as_ref().map_or_else(LeaseName::default, |lease| lease.name);
-        self.epoch(name.epoch);
-        self.int::<7>(name.generation);
+        let items = [
+            // Its length, known at the end.
+            Item::Int(0),
+            Item::Bytes(ask.holder.as_str().as_bytes()),
+            Item::Bytes(&ask.incarnation.0),
+            Item::Int(ask.sequence),
+            Item::Int(ask.nonce),
+            Item::Int(ask.epoch.number),
+            Item::Int(ask.epoch.id),
+            Item::Int(ask.weight),
+            Item::Int(ask.leave.into()),
+            Item::Int(ask.lease.is_some().into()),
+            Item::Int(name.epoch.number),
+            Item::Int(name.epoch.id),
+            Item::Int(name.generation),
+        ];
+        ASK.pack(&items, &mut self.bytes);
         self.usage(&ask.usage);
         self.usage(&ask.counted);
         // A lease of the epoch that the ask quotes proves nothing: only its name is looked at.
         if let Some(lease) = ask.lease.as_ref().filter(|lease| lease.name.epoch != ask.epoch) {
-            self.int::<7>(lease.position_ms);
+            PositionRecord { position: lease.position_ms }.pack(&mut self.bytes);
             self.amounts(&lease.value);
             self.curve(&lease.curve.0);
         }
@@ -255,9 +277,7 @@ pub fn read_lend_reply<'a>(
     let (needs_beats, quiet_ms) = (beats > 0, beats.saturating_sub(1).max(0));
     let also = match also {
         Also::Nothing => AlsoAnswer::Nothing,
-        Also::Syncs(asks) => {
-            AlsoAnswer::Syncs(asks.iter().map(|ask| items.sync_answer(ask)).collect::<Result<_, _>>()?)
-        }
+        Also::Syncs(asks) => AlsoAnswer::Syncs(asks.iter().map(|_| items.sync_answer()).collect::<Result<_, _>>()?),
         Also::Revoke(_) => AlsoAnswer::Revoked(items.flag("whether there is such a holder")?),
     };
     items.end()?;
@@ -320,8 +340,8 @@ impl Items {
         })
     }
 
-    fn sync_answer(&mut self, ask: &SyncAsk) -> Result<Option<SyncAnswer>, Unexpected> {
-        self.packed("answer to a sync", |packed| packed.sync_answer(ask.epoch))
+    fn sync_answer(&mut self) -> Result<Option<SyncAnswer>, Unexpected> {
+        self.packed("answer to a sync", Packed::sync_answer)
     }
 
     fn packed<T>(&mut self, what: &'static str, read: impl Fn(&mut Packed) -> Option<T>) -> Result<T, Unexpected> {
@@ -350,44 +370,31 @@ impl Packed {
         Some(Epoch { number: self.amount::<7>()?, id: self.amount::<7>()? })
     }
 
-    /// asked: the epoch that the ask quotes.
-    fn sync_answer(&mut self, asked: Epoch) -> Option<Option<SyncAnswer>> {
+    fn sync_answer(&mut self) -> Option<Option<SyncAnswer>> {
         Some(Some(match self.byte()? {
-            0 => {
-                let generation = self.amount::<6>()?;
-                // When it was granted, and how long permits live: the ledger's own.
-                let _ = (self.amount::<7>()?, self.amount::<7>()?);
-                SyncAnswer::Granted(Grant {
-                    name: LeaseName { epoch: asked, generation },
-                    position_ms: 0,
-                    value: self.amounts()?,
-                    moved: self.amounts()?,
-                    curve: self.curve()?,
-                })
-            }
-            1 => SyncAnswer::Granted(Grant {
+            sync::GRANTED => SyncAnswer::Granted(Grant {
                 name: LeaseName { epoch: self.epoch()?, generation: self.amount::<7>()? },
                 position_ms: self.amount::<7>()?,
                 value: self.amounts()?,
                 moved: self.amounts()?,
                 curve: self.curve()?,
             }),
-            2 => SyncAnswer::Epoch(self.epoch()?),
-            3 => SyncAnswer::Wait(self.amount::<7>()?),
-            4 => SyncAnswer::Dead,
-            5 => SyncAnswer::Fenced,
-            6 => SyncAnswer::NotLeased(match self.byte()? {
+            sync::OTHER_EPOCH => SyncAnswer::Epoch(self.epoch()?),
+            sync::WAIT => SyncAnswer::Wait(self.amount::<7>()?),
+            sync::DEAD => SyncAnswer::Dead,
+            sync::FENCED => SyncAnswer::Fenced,
+            sync::NOT_LEASED => SyncAnswer::NotLeased(match self.byte()? {
                 1 => NotLeased::NotPermitted,
                 2 => NotLeased::TooManyHolders,
                 _ => return None,
             }),
-            7 => SyncAnswer::Invalid(match self.byte()? {
+            sync::INVALID => SyncAnswer::Invalid(match self.byte()? {
                 1 => InvalidSync::UsageBackwards,
                 2 => InvalidSync::UnknownGeneration,
                 _ => return None,
             }),
-            8 => SyncAnswer::Left,
-            9 => return Some(None),
+            sync::LEFT => SyncAnswer::Left,
+            sync::UNREADABLE => return Some(None),
             _ => return None,
         }))
     }

@@ -6,6 +6,7 @@ use budget::{
     ids::{DependencyId, Fingerprint},
     lease::{Amounts, Curve, Epoch, Ground, HolderId, Incarnation, LeaseName, Presented, SyncAnswer, SyncAsk, Usage},
     policy::{CurveStep, Policy, Spec},
+    units::EXACT_MAX,
 };
 
 use super::*;
@@ -308,30 +309,6 @@ fn views_are_read() {
     items.pop();
     assert!(read_view(ints(&items)).is_err());
     assert!(read_view(ints(&[0, 0])).is_err());
-}
-
-/// Random replies, most of them close to good ones, so that every branch is met.
-#[test]
-fn a_renewal_is_answered_with_the_grant_as_it_is_kept() {
-    let ask = SyncAsk { epoch: Epoch { number: 3, id: 77 }, ..ask() };
-    // 0 and six bytes of the generation; when; life of permits; value and moved; a curve of one step.
-    let mut grant = fields(&[(7, 258), (7, 1_000), (7, 60_000)]);
-    grant.extend(fields(&[(7, 500), (7, 20), (7, 10), (7, 0), (1, 0), (7, 0), (7, 2), (7, 1), (7, 0), (1, 0)]));
-    grant.extend(fields(&[(1, 1), (4, 1_000_000), (4, 20_000)]));
-    let read = |grant: &[u8]| {
-        let head = [0, 3, 77, 1, 0].map(Value::Int);
-        let reply = Value::Array(head.into_iter().chain([Value::BulkString(grant.to_vec())]).collect());
-        read_lend_reply(reply, PolicyVersion::default(), &numbers(), std::iter::empty(), Also::Syncs(&[&ask]))
-    };
-    let Ok(LendReply::Done(lent)) = read(&grant) else { panic!("{:?}", read(&grant)) };
-    let AlsoAnswer::Syncs(answers) = &lent.also else { panic!("{lent:?}") };
-    let [Some(SyncAnswer::Granted(granted))] = &answers[..] else { panic!("{answers:?}") };
-    assert_eq!(granted.name, LeaseName { epoch: ask.epoch, generation: 258 });
-    assert_eq!((granted.position_ms, granted.value.rate, granted.moved.burst), (0, 500, 2));
-    assert_eq!(granted.curve.0[..], [CurveStep { part_ppm: 1_000_000, duration_ms: 20_000 }]);
-    for end in 0..grant.len() {
-        assert!(read(&grant[..end]).is_err(), "cut off after {end} bytes");
-    }
 }
 
 #[test]

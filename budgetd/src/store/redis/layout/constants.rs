@@ -4,15 +4,17 @@
 use std::collections::HashMap;
 
 use budget::{
-    decision::{Cause, DenyReason, Outcome, TerminalState},
-    units::{EXACT_MAX, MICROS_PER_TOKEN, PPM},
+    decision::{DenyReason, Outcome, TerminalState},
+    lease::{self, Usage},
+    ledger,
+    units::{BURST_MICROS_MAX, EXACT_MAX, MICROS_PER_TOKEN, PPM},
 };
 
 use super::{
-    FORMAT_MARK, FORMAT_NEWEST, FORMATS_MAX, Record,
+    FORMAT_MARK, FORMAT_NEWEST, FORMATS_MAX, Kind, Record, lending,
     records::{
-        ALL, ASK_OPERATION, HEAD, LEDGER_ROOM, OPERATION, PART_DETAIL, PART_LENDS, PART_QUEUE, PolicyNumbers, QUEUE,
-        RECORD_ROOM, RELEASE_OPERATION, UNIT, UnitNumbers,
+        ALL, ASK_OPERATION, HEAD, LEDGER_ROOM, PART_DETAIL, PART_LENDS, PART_QUEUE, PolicyNumbers, QUEUE, RECORD_ROOM,
+        RELEASE_OPERATION, UNIT, UnitNumbers,
     },
 };
 
@@ -91,6 +93,30 @@ codes! {
     }
 }
 
+codes! {
+    /// How the answer to an ask of a holder begins.
+    sync: u8, "SYNC_" {
+        /// A lease.
+        GRANTED = 1,
+        /// The ask quotes another epoch than this.
+        OTHER_EPOCH = 2,
+        /// Nothing is given for so long.
+        WAIT = 3,
+        /// What is asked for again has ended.
+        DEAD = 4,
+        /// Another has asked in the same name.
+        FENCED = 5,
+        /// 1: leases are not permitted, 2: there are too many holders.
+        NOT_LEASED = 6,
+        /// 1: usage went backwards, 2: a generation that was not granted.
+        INVALID = 7,
+        /// It has left.
+        LEFT = 8,
+        /// What is kept of this holder cannot be read.
+        UNREADABLE = 9,
+    }
+}
+
 /// A reservation that is not open any more is one of these.
 mod closed {
     pub(super) const CLOSED: &str = "'1'";
@@ -102,7 +128,7 @@ mod closed {
 #[must_use]
 pub fn constants() -> HashMap<String, String> {
     let mut all = Constants(HashMap::new());
-    for record in ALL.iter().chain(&[ASK_OPERATION, RELEASE_OPERATION]) {
+    for record in ALL.iter().chain(&[ASK_OPERATION, RELEASE_OPERATION]).chain(&lending::ALL) {
         all.record(record);
     }
     all.places();
@@ -158,7 +184,11 @@ impl Constants {
         // That of a priority or cause stands its code behind these.
         self.put("N_KEEP_IN_FLIGHT", numbers.place("keep_in_flight_1") - 1);
         self.put("N_RETRY_COST", numbers.place("retry_cost_1") - 1);
-        self.put("O_FIELDS", OPERATION.fields.len());
+        self.put("COUNTERS", Usage::default().counters().len());
+        // Of a repetition, which says ">" once.
+        self.put("SHARES_BUCKET_FORMAT", format!("'{}'", lending::SHARES_BUCKET.format().trim_start_matches('>')));
+        // The length of an ask stands before what it counts.
+        self.put("ASK_LENGTH_BYTES", Kind::U2.bytes().unwrap_or(0));
         self.beginning("COMMON_HEAD", &HEAD, "deposited");
         self.beginning("COMMON_NUMBERS", &numbers, "retry_burst");
     }
@@ -179,7 +209,23 @@ impl Constants {
         for terminal in TerminalState::ALL {
             self.put(format!("TERMINAL_{}", terminal.name().to_ascii_uppercase()), terminal.code());
         }
-        self.put("CAUSES", Cause::ALL.len());
+        for (name, code) in sync::ALL {
+            self.put(*name, code);
+        }
+        // Answers that are one byte, or two.
+        for (name, bytes) in [
+            ("DEAD", vec![sync::DEAD]),
+            ("FENCED", vec![sync::FENCED]),
+            ("NOT_PERMITTED", vec![sync::NOT_LEASED, 1]),
+            ("TOO_MANY_HOLDERS", vec![sync::NOT_LEASED, 2]),
+            ("USAGE_BACKWARDS", vec![sync::INVALID, 1]),
+            ("UNKNOWN_GENERATION", vec![sync::INVALID, 2]),
+            ("LEFT", vec![sync::LEFT]),
+            ("UNREADABLE", vec![sync::UNREADABLE]),
+        ] {
+            let escaped = bytes.iter().fold(String::new(), |text, byte| format!("{text}\\{byte}"));
+            self.put(name, format!("'{escaped}'"));
+        }
         self.put("CLOSED", closed::CLOSED);
         self.put("EXPIRED", closed::EXPIRED);
         self.put("CLOSED_WITH_PERMIT", closed::CLOSED_WITH_PERMIT);
@@ -202,6 +248,36 @@ impl Constants {
             self.put(format!("RECORD_{name}"), part);
             self.put(format!("RECORD_{name}_BYTES"), bytes);
         }
-        self.put("QUEUE_PER_CALL_MAX", budget::ledger::QUEUE_PER_CALL_MAX);
+        for (name, limit) in [
+            ("QUEUE_PER_CALL_MAX", ledger::QUEUE_PER_CALL_MAX),
+            ("DUE_PER_CALL_MAX", ledger::DUE_PER_CALL_MAX),
+            ("LINGERING_MAX", ledger::LINGERING_MAX),
+            ("SHARE_BUCKETS", ledger::SHARE_BUCKETS),
+            ("HOSTS_MAX", ledger::HOSTS_MAX),
+            ("PROOFS_MAX", ledger::PROOFS_MAX),
+            ("GRANTS_MAX", lease::GRANTS_MAX),
+            ("INCARNATIONS_MAX", lease::INCARNATIONS_MAX),
+            ("HOLDERS_MAX", lease::HOLDERS_MAX),
+        ] {
+            self.put(name, limit);
+        }
+        for (name, limit) in [
+            ("SHARE_ONE", lease::SHARE_ONE),
+            // Of all shares, what newcomers find is left.
+            ("LEASED_OUT", lease::SHARE_ONE - lease::NEWCOMERS_SHARE),
+            ("EPOCH_NUMBER_MAX", lease::EPOCH_NUMBER_MAX),
+            ("PRESENTED_MAX", ledger::PRESENTED_MAX),
+            ("REPORTED_MAX", ledger::REPORTED_MAX),
+            ("LAG_KEPT_MS", ledger::LAG_KEPT_MS),
+            ("MEASURE_MS_MIN", ledger::MEASURE_MS_MIN),
+            ("NEVER", EXACT_MAX),
+            // A step below a hundredth counts as one.
+            ("PART_LEAST", PPM / 100),
+            // What a report may say more than the one before counts as at most this.
+            ("ATTEMPTS_ASKED_MAX", 1_000_000_000),
+            ("UNIT_ASKED_MAX", BURST_MICROS_MAX),
+        ] {
+            self.put(name, limit);
+        }
     }
 }

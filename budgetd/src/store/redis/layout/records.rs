@@ -3,44 +3,6 @@
 
 use super::{Field, Kind, Record};
 
-/// Declares a record of integers with its type.
-macro_rules! record {
-    ($(#[$doc:meta])* $type:ident = $name:literal, $prefix:literal { $($field:ident: $kind:ident),+ $(,)? }) => {
-        $(#[$doc])*
-        #[allow(missing_docs, reason = "named as the fields of budget's types")]
-        #[derive(Clone, Copy, Debug, Default)]
-        pub struct $type { $(pub $field: i64),+ }
-
-        impl $type {
-            /// Its declaration.
-            pub const RECORD: Record = Record {
-                name: $name,
-                prefix: $prefix,
-                first: 1,
-                fields: &[$(Field { name: stringify!($field), kind: Kind::$kind }),+],
-            };
-
-            /// Appends it.
-            pub fn pack(&self, to: &mut Vec<u8>) {
-                $(Kind::$kind.pack(self.$field, to);)+
-            }
-        }
-    };
-}
-
-/// Declares a record that has texts, or that only scripts pack.
-macro_rules! layout {
-    ($(#[$doc:meta])* $const:ident = $name:literal, $prefix:literal from $first:literal { $($field:ident: $kind:ident),+ $(,)? }) => {
-        $(#[$doc])*
-        pub const $const: Record = Record {
-            name: $name,
-            prefix: $prefix,
-            first: $first,
-            fields: &[$(Field { name: stringify!($field), kind: Kind::$kind }),+],
-        };
-    };
-}
-
 layout! {
     /// The beginning of a ledger, which is one string: this head, the cost units' buckets, the policy's numbers as they were
     /// received, and the parts that `parts` names. What changes with every call comes first.
