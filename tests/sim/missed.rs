@@ -69,10 +69,10 @@ pub const MISSED: [Missed; 55] = [
 #[rustfmt::skip]
 pub const MISSED_BY_AGENTS: [Missed; 13] = [
     (&[Guard::SubleaseEndsWithParent], "agents-end", 10, "T3"),
-    (&[Guard::SubleaseWithinParent], "agents-end", 10, "T3"),
+    (&[Guard::SubleaseWithinParent], "agents-late", 10, "T3"),
     (&[Guard::SubleaseUntilQuoted], "agents-end", 10, "T3"),
     (&[Guard::SubleaseMargin], "agents-late", 20, "T3"),
-    (&[Guard::SubleasesFence], "agents-clones", 10, "T3"),
+    (&[Guard::SubleasesFence], "agents-clones", 40, "T3"),
     (&[Guard::SubleasesFitQuoted], "agents-shrink", 10, "T3"),
     (&[Guard::LentIsNotOwn], "agents-calm", 10, "T3"),
     (&[Guard::LentLevelIsWithdrawn], "agents-calm", 10, "T3"),

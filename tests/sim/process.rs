@@ -380,10 +380,12 @@ impl World {
         // The fallback limits rates, not permits.
         let permit = (slots && source == Source::Lease).then(|| self.permit());
         let until = self.processes[index].step_end(now);
+        // By the rules of then, which need not be those of now; the largest it was told would take back too much.
+        let ratio = self.ratio(index).min(spent.deposited_micros());
         if source == Source::Lease {
-            self.judge_level(index, retry);
+            self.judge_level(index, retry, ratio);
         }
-        let (name, ratio) = (self.processes[index].level.name, self.ratio(index));
+        let name = self.processes[index].level.name;
         let sent = Sent { spent, admission, permit, retry, ratio, name, until };
         match self.rng.below(100) {
             0 => self.hand_back(index, sent),
@@ -441,18 +443,16 @@ impl World {
         }
     }
 
-    /// What one original deposits by the policy that a process decides by. Not the largest of all it was told: what a cap
-    /// cuts off would be taken back all the same.
+    /// The most that one original deposits, as far as an incarnation was told.
     fn ratio(&self, index: usize) -> i64 {
-        let Some(holder) = &self.processes[index].holder else { return 0 };
-        let version = holder.share().version();
-        let known = self.coordinators.known.iter().find(|known| known.version == version);
-        known.map_or(0, |known| known.numbers.deposit_micros)
+        usize::try_from(self.processes[index].stream)
+            .ok()
+            .and_then(|stream| self.beyond.get(stream))
+            .map_or(0, |it| it.ratio)
     }
 
     /// What a process has just admitted from its lease must have been there.
-    fn judge_level(&mut self, index: usize, retry: bool) {
-        let ratio = self.ratio(index);
+    fn judge_level(&mut self, index: usize, retry: bool, ratio: i64) {
         let cap = self.held_now(index).retry_burst;
         let process = &mut self.processes[index];
         let tau = process.clock.read(self.now);

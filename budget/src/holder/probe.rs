@@ -6,12 +6,10 @@ use super::{
     Holder, Outstanding, Share,
     segment::{Cells, Slot, UnitCell, UnitSlot},
     share::{Counters, Hot},
+    spent::Spent,
     word::Tag,
 };
-use crate::{
-    ids::PolicyVersion,
-    lease::{Amounts, LeaseName},
-};
+use crate::lease::{Amounts, LeaseName};
 
 /// Steps of a lease that are looked at.
 const STEPS_MAX: usize = 16;
@@ -52,13 +50,15 @@ impl Holder {
     }
 }
 
-impl Share {
-    /// Of the policy whose rules it decides by.
+impl Spent {
+    /// What admitting it has deposited, in micro-tokens.
     #[must_use]
-    pub fn version(&self) -> PolicyVersion {
-        self.lock().rules.version
+    pub fn deposited_micros(&self) -> i64 {
+        self.deposit.into()
     }
+}
 
+impl Share {
     /// What it may spend from now on, as it computes it: until when, and how much.
     #[must_use]
     pub fn steps(&self, now_ns: i64) -> Vec<(i64, Amounts)> {
