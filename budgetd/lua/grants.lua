@@ -106,7 +106,8 @@ local function choose_share(record, newcomer, measured, silent, weight, now)
   record.demand = demand
   change_shares(demand, weight, 1)
   local level = level_of()
-  local fair, wanted, most = div(LEASED_OUT * weight, max(shares.weight, 1)), nil, nil
+  local fair = div(LEASED_OUT * weight, max(shares.weight, 1))
+  local wanted, most
   -- What it should have, and what it may have at most.
   if level then
     most = level * weight

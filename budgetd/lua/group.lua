@@ -23,7 +23,7 @@ keys_at = count
 for i = 1, count do
   local kind, count_of_operations, count_of_steps = struct.unpack(PLAN_FORMAT, plan, PLAN_BYTES * i - PLAN_BYTES + 2)
   local given, stored, reply = ARGV[7 + kind], ledgers[i], nil
-  steps = ARGV[args_at]
+  packed_steps = ARGV[args_at]
   if may_be_short and stored and count_of_steps == 1 and count_of_operations == 0 and named_format == FORMAT_NEWEST then
     reply = apply_short(KEYS[i], stored, given, ARGV[args_at + 1])
   end

@@ -14,7 +14,7 @@
 
 local given = ARGV[6]
 version_number, version_id, force, named_format = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-steps, keys_at = ARGV[7], 1
+packed_steps, keys_at = ARGV[7], 1
 clock = read_clock(ARGV[1])
 read_ledger(redis.call('GET', KEYS[1]), given, version_number, version_id)
 begin_call()
@@ -76,14 +76,14 @@ elseif has_ask == 1 then
   end
   reservations_gone = reservations_gone or gone_before
 end
-local lends, at = lending and not begins_nothing, #out
-out[at + 1], out[at + 2] = lends and lending.number or 0, lends and lending.id or 0
-out[at + 3], out[at + 4] = lends and lending.holders or 0, lends and needs_beats(now) and 1 + quiet or 0
+local lends, at = lending and not begins_nothing, #output
+output[at + 1], output[at + 2] = lends and lending.number or 0, lends and lending.id or 0
+output[at + 3], output[at + 4] = lends and lending.holders or 0, lends and needs_beats(ledger_now) and 1 + quiet or 0
 for i = 1, #answered do
-  out[at + 4 + i] = answered[i]
+  output[at + 4 + i] = answered[i]
 end
 if begins_nothing then
-  return out
+  return output
 end
 
 local format = format_to_write(named_format)
@@ -95,4 +95,4 @@ write_reservations(format)
 write_operations(format)
 write_lending(n[N_IDLE_TTL], format)
 store_ledger(KEYS[1], format)
-return out
+return output

@@ -22,7 +22,7 @@ local function look_up_operations(count)
         corrupt('operation')
       end
       table.remove(values, 1)
-      if now < values[O_KEEP] then
+      if ledger_now < values[O_KEEP] then
         operation = values
       end
     end
@@ -40,11 +40,11 @@ local function judge_operation(operation, fingerprint, number)
     return REASON_OUTCOME_UNKNOWN
   elseif operation[O_TERMINAL] ~= 0 then
     return REASON_COMPLETED
-  elseif now >= operation[O_EXPIRES] then
+  elseif ledger_now >= operation[O_EXPIRES] then
     return REASON_OUT_OF_ORDER
   elseif number == operation[O_USED] + 1 then
     return nil
-  elseif number <= operation[O_USED] and operation[O_OPEN] > 0 and now < operation[O_OPEN_UNTIL] then
+  elseif number <= operation[O_USED] and operation[O_OPEN] > 0 and ledger_now < operation[O_OPEN_UNTIL] then
     return REASON_IN_PROGRESS
   end
   return REASON_OUT_OF_ORDER
@@ -54,11 +54,11 @@ end
 local function admit_attempt(key, number, expires, fingerprint, expires_in)
   local operation = operations[key]
   if not operation then
-    local until_ms = now + (expires_in >= 0 and expires_in or n[N_RETENTION])
+    local until_ms = ledger_now + (expires_in >= 0 and expires_in or n[N_RETENTION])
     operation = { FORMAT_BYTE, until_ms, until_ms + n[N_RETENTION], 0, 0, 0, 0, 0, 0, 0, fingerprint, 0, '' }
     operations[key] = operation
   end
-  if now >= operation[O_OPEN_UNTIL] then
+  if ledger_now >= operation[O_OPEN_UNTIL] then
     operation[O_OPEN] = 0
   end
   operation[O_USED], operation[O_OPEN] = number, operation[O_OPEN] + 1
@@ -84,7 +84,7 @@ local function report_attempt(operation, outcome, terminal, has_ref, ref, succee
   operation[O_LAST] = outcome
   if operation[O_TERMINAL] == 0 and terminal ~= 0 then
     operation[O_TERMINAL], operation[O_HAS_REF], operation[O_REF] = terminal, has_ref, ref
-    operation[O_KEEP] = math.max(operation[O_KEEP], now + n[N_RETENTION])
+    operation[O_KEEP] = math.max(operation[O_KEEP], ledger_now + n[N_RETENTION])
   end
   local first = succeeded and operation[O_EARNED] == 0
   if succeeded then
@@ -99,6 +99,6 @@ local function write_operations(format)
     local packed = struct.pack(OPERATION_FORMAT, FORMAT_BYTE, o[O_EXPIRES], o[O_KEEP], o[O_USED], o[O_OPEN], o[O_OPEN_UNTIL],
       o[O_LAST], o[O_TERMINAL], o[O_EARNED], o[O_LIFE], #o[O_FINGERPRINT], o[O_FINGERPRINT], o[O_HAS_REF], #o[O_REF], o[O_REF])
     redis.call('SET', KEYS[keys_at + 4 + key], format == 1 and operation_to_1(packed) or packed, 'PX',
-      math.max(0, o[O_KEEP] - now) + PEXPIRE_SLACK_MS)
+      math.max(0, o[O_KEEP] - ledger_now) + PEXPIRE_SLACK_MS)
   end
 end

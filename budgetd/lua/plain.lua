@@ -21,9 +21,9 @@ end
 
 -- How a reply begins.
 local function begin_reply(status)
-  out = { status }
+  output = { status }
   if status == STATUS_FORCED then
-    out = { status, l[L_NUMBER], l[L_ID], n[N_SHADOW], ttl, n[N_MAX_ATTEMPTS] }
+    output = { status, l[L_NUMBER], l[L_ID], n[N_SHADOW], default_ttl, n[N_MAX_ATTEMPTS] }
   end
 end
 
@@ -62,7 +62,7 @@ local function apply(key, stored, given, count_of_operations)
   begin_reply(status)
   decide_steps()
   if begins_nothing then
-    return out
+    return output
   end
   if created and redis.call('EXISTS', KEYS[keys_at + 1], KEYS[keys_at + 2], KEYS[keys_at + 3], KEYS[keys_at + 4]) > 0 then
     -- Records that have outlived their ledger (it was evicted, or deleted) count nowhere: none may be released. Looked
@@ -73,5 +73,5 @@ local function apply(key, stored, given, count_of_operations)
   write_reservations(format)
   write_operations(format)
   store_ledger(key, format)
-  return out
+  return output
 end

@@ -16,11 +16,12 @@ local function unpack_record(packed)
     local incarnation, sequence, nonce, answered, slots, measured_ms, falls, count_of_grants
     incarnation, sequence, nonce, answered, slots, measured_ms, falls, count_of_grants, p =
       struct.unpack(LIFE_FORMAT, packed, p)
-    local lingering, grants, charge = {}, {}, nil
+    local lingering, grants = {}, {}
     for j = 1, 2 * falls, 2 do
       lingering[j], lingering[j + 1], p = struct.unpack(LINGERING_FORMAT, packed, p)
     end
-    charge, p = unpack_amounts(packed, p)
+    local charged
+    charged, p = unpack_amounts(packed, p)
     local report_at = p
     p = p + REPORT_BYTES + ASKED_BYTES * string.byte(packed, p + REPORT_BYTES - 1)
     local measured_at = p
@@ -38,7 +39,7 @@ local function unpack_record(packed)
     end
     lives[i] = {
       incarnation = incarnation, sequence = sequence, nonce = nonce, answered = answered, slots = slots,
-      lingering = lingering, charge = charge, report = string.sub(packed, report_at, measured_at - 1),
+      lingering = lingering, charge = charged, report = string.sub(packed, report_at, measured_at - 1),
       measured = string.sub(packed, measured_at, grants_at - 1), measured_ms = measured_ms, grants = grants,
     }
   end

@@ -13,7 +13,7 @@ local SIZE_MAX <const> = 255
 
 -- Keys of the ledger at hand: the generation's stand in KEYS behind this place, then the queue's hash and its sorted set, then
 -- operations. The present time, and the default life of permits.
-local keys_at, now, ttl
+local keys_at, ledger_now, default_ttl
 -- The reservation ids of the call's steps, and what was found of them in each place, in the same order.
 local ids, found_in = nil, {}
 -- What to write: alternating ids and records for each place; ids that left a generation; for the queue's ids their due times,
@@ -21,7 +21,7 @@ local ids, found_in = nil, {}
 local writes, left_generation, dues, ended, overdue
 
 local function begin_reservations()
-  now, ttl = l[L_NOW], n[N_PERMIT_TTL]
+  ledger_now, default_ttl = l[L_NOW], n[N_PERMIT_TTL]
   writes, left_generation, dues, ended, overdue = {}, nil, nil, nil, nil
 end
 
@@ -31,10 +31,10 @@ end
 
 -- Ends permits of the queue whose time is over, a bounded number of them.
 local function expire_queued()
-  local heads = redis.call('ZRANGEBYSCORE', KEYS[keys_at + 4], '-inf', now, 'LIMIT', 0, QUEUE_PER_CALL_MAX)
+  local heads = redis.call('ZRANGEBYSCORE', KEYS[keys_at + 4], '-inf', ledger_now, 'LIMIT', 0, QUEUE_PER_CALL_MAX)
   local expired = 0
   overdue, dues = {}, {}
-  if #heads == 0 and l[L_QUEUE_UNTIL] <= now then
+  if #heads == 0 and l[L_QUEUE_UNTIL] <= ledger_now then
     -- The queue's keys are gone (evicted): its permits have ended.
     expired = l[L_QUEUE_PERMITS]
     l[L_QUEUED] = 0
@@ -57,7 +57,7 @@ local function expire_queued()
         -- Remembered for another permit life, so that a late release learns of it.
         overdue[id] = open and EXPIRED or CLOSED
         list[#list + 1], list[#list + 2] = id, overdue[id]
-        dues[id] = now + ttl
+        dues[id] = ledger_now + default_ttl
       else
         overdue[id], dues[id] = false, false
         if record then
@@ -76,7 +76,7 @@ end
 local function drop_ended()
   for g = 1, 2 do
     local ends = l[L_END + 2 * g]
-    if ends ~= 0 and ends <= now then
+    if ends ~= 0 and ends <= ledger_now then
       l[L_IN_FLIGHT] = l[L_IN_FLIGHT] - l[L_PERMITS + 2 * g]
       bump(L_PERMITS_EXPIRED, l[L_PERMITS + 2 * g])
       l[L_END + 2 * g], l[L_PERMITS + 2 * g], l[L_SIZE + g] = 0, 0, 0
@@ -157,8 +157,9 @@ end
 local function remember(id, record, expires, permit)
   -- A generation made under a longer permit life would return slots too late.
   local newer = l[L_NEWER]
-  local older, last, place = 3 - newer, now + ttl * 2, nil
+  local older, last = 3 - newer, ledger_now + default_ttl * 2
   local newer_ends, older_ends = l[L_END + 2 * newer], l[L_END + 2 * older]
+  local place
   if expires <= newer_ends and newer_ends <= last then
     place = newer
   elseif expires <= older_ends and older_ends <= last then
@@ -213,7 +214,7 @@ local function write_dues()
   end
   if #scores > 0 then
     redis.call('ZADD', KEYS[keys_at + 4], unpack(scores))
-    redis.call('PEXPIRE', KEYS[keys_at + 4], l[L_QUEUE_UNTIL] - now + ttl + PEXPIRE_SLACK_MS)
+    redis.call('PEXPIRE', KEYS[keys_at + 4], l[L_QUEUE_UNTIL] - ledger_now + default_ttl + PEXPIRE_SLACK_MS)
   end
 end
 
@@ -227,7 +228,7 @@ local function write_place(place, list, format)
   end
   local added = #list > 0 and redis.call('HSET', key, unpack(list)) or 0
   if place == QUEUE then
-    redis.call('PEXPIRE', key, math.max(0, l[L_QUEUE_UNTIL] - now) + ttl + PEXPIRE_SLACK_MS)
+    redis.call('PEXPIRE', key, math.max(0, l[L_QUEUE_UNTIL] - ledger_now) + default_ttl + PEXPIRE_SLACK_MS)
   elseif added > 0 then
     local found = found_in[place]
     local marked, size = found and found[#ids + 1], l[L_SIZE + place]
@@ -237,7 +238,7 @@ local function write_place(place, list, format)
     end
     if not marked then
       -- Its end stands, so this holds for its whole life.
-      redis.call('PEXPIRE', key, l[L_END + 2 * place] - now + PEXPIRE_SLACK_MS)
+      redis.call('PEXPIRE', key, l[L_END + 2 * place] - ledger_now + PEXPIRE_SLACK_MS)
     end
   end
 end

@@ -42,7 +42,8 @@ end
 
 -- The generation that takes a new reservation: neither a new one nor one that becomes large, and none that knows it already.
 local function place_short(id, now_ms, expires, newer, end_1, end_2, size_1, size_2)
-  local last, place = now_ms + permit_life * 2, nil
+  local last = now_ms + permit_life * 2
+  local place
   local fits_1, fits_2 = expires <= end_1 and end_1 <= last, expires <= end_2 and end_2 <= last
   if newer == 1 then
     place = fits_1 and 1 or fits_2 and 2
@@ -60,7 +61,7 @@ end
 -- Whether a plain reserve is admitted. Returns nil if that is to be decided elsewhere.
 local function admits_short(now_in_flight, admission)
   local number, cause, time_left, _, permit_ttl, priority, no_release, key, count_of_costs =
-    struct.unpack(RESERVE_FORMAT, steps, 2)
+    struct.unpack(RESERVE_FORMAT, packed_steps, 2)
   local kept = keep[priority]
   if kept > burst - TOKEN then
     kept = burst - TOKEN
@@ -90,7 +91,7 @@ local function apply_short(ledger_key, stored, given, id)
     admission, admission_rest = refill(admission, admission_rest, num, den, burst, elapsed)
   end
   retry, retry_rest = refill(retry, retry_rest, retry_num, retry_den, retry_burst, elapsed)
-  local kind, not_sent, outcome = string.byte(steps, 1, 3)
+  local kind, not_sent, outcome = string.byte(packed_steps, 1, 3)
   local place, permit, record, answered
   if kind == STEP_RELEASE and not_sent == 0 and outcome ~= OUTCOME_ABANDONED and outcome ~= OUTCOME_ACCOUNT then
     place, permit = find_short(id, outcome, now_ms, newer, end_1, end_2)

@@ -188,7 +188,7 @@ impl MemoryStore {
         // Read under the lock, so that time does not step back from one call of a ledger to the next.
         let now_ms = self.clock.now_ms();
         entry.used_ms = now_ms;
-        let ground = self.begin(entry, now_ms, None)?;
+        let ground = self.begin(entry, now_ms)?;
         let answer = call(entry, &ground);
         self.grounds.learned(&ground, entry.ledger.epoch());
         if entry.ledger.needs_beats() && !beating.contains(dependency) {
@@ -276,7 +276,7 @@ impl MemoryStore {
         // So that old policies go, and a removed rule lets its ledger go. What is refused by now goes by time.
         let _refused = self.resolve_anew(snapshot, dependency, entry);
         let idle_ms = now_ms.saturating_sub(entry.used_ms);
-        if idle_ms >= TIDY_AFTER_MS && self.begin(entry, now_ms, None).is_err() {
+        if idle_ms >= TIDY_AFTER_MS && self.begin(entry, now_ms).is_err() {
             return true;
         }
         let idle_ttl_ms = entry.ledger.idle_ttl_ms();

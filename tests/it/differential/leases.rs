@@ -239,7 +239,9 @@ impl World {
         let deed = self.deed(&numbers);
         let plain = matches!(deed, Deed::Steps(_)) && numbers.lease.is_none() && ground.beat.is_none();
         let lends = self.model.as_ref().is_some_and(|model| model.lending().is_some());
-        let way = self.source.way(self.calls, CALLS_PER_WORLD);
+        // The first format does not keep when ledger time was last compared with a host's clock, so ledgers that lend differ in it
+        // from the model: `upgrades` has them.
+        let way = Way { short: self.source.chance(50), ..Way::default() };
         let call = Call { fate, version, numbers, force, way, now_ms: self.clock_ms, ground, deed, plain, lends };
         self.view_ms = self.clock_ms + self.source.elapsed_ms();
         let expected = self.expect(&call);

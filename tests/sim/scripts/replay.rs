@@ -6,7 +6,6 @@ use budget_tests::redis_server::{Flavour, RedisServer};
 use budgetd::store::redis::{
     codec::{Also, Apply, Lend, LendReply, Lent, Way, pack_numbers, pack_terms, read_lend_reply},
     keys::{DependencyKeys, Keys},
-    layout::{FORMAT_NEWEST, FORMAT_OLDEST},
     scripts::{self, By, LEND, Script},
 };
 use deadpool_redis::redis::{self, Connection, Pipeline, Value, cmd};
@@ -27,8 +26,6 @@ pub(crate) struct Replay {
     connection: Connection,
     dump: Script,
     keys: DependencyKeys,
-    /// Schedules so far.
-    judged: u64,
     _server: RedisServer,
 }
 
@@ -56,7 +53,7 @@ impl Replay {
             script.load().exec(&mut connection).unwrap();
         }
         let keys = Keys::new("sim").unwrap().dependency(&DependencyId::new("dependency").unwrap());
-        Self { connection, dump, keys, judged: 0, _server: server }
+        Self { connection, dump, keys, _server: server }
     }
 
     /// Repeats one schedule; says where it first differs.
@@ -64,7 +61,6 @@ impl Replay {
     /// The state is compared after each sync, after the first call on a state that was touched from outside, and after one
     /// of [`STATES`] other calls; where the calls then differ, once more after every call, to say which it was.
     pub(crate) fn judge(&mut self, entries: &[Entry]) -> Result<Done, String> {
-        self.judged += 1;
         self.compare(entries, false).map_err(|late| self.compare(entries, true).err().unwrap_or(late))
     }
 
@@ -74,12 +70,11 @@ impl Replay {
         let mut database = usize::MAX;
         let mut touched = true;
         let mut number = 0_u64;
-        let all = u64::try_from(entries.len()).unwrap();
         for entries in entries.chunks(CALLS) {
             let mut pipeline = redis::pipe();
             let mut with_state = Vec::with_capacity(entries.len());
             for entry in entries {
-                self.send(entry, self.way(number, all), &mut database, &mut pipeline);
+                self.send(entry, &mut database, &mut pipeline);
                 let Entry::Called(called) = entry else {
                     touched = true;
                     continue;
@@ -123,15 +118,7 @@ impl Replay {
         Ok(done)
     }
 
-    /// Every other schedule goes no shorter way; the newer format is written from the middle of each on.
-    fn way(&self, number: u64, of: u64) -> Way {
-        Way {
-            format: if number * 2 < of { FORMAT_OLDEST } else { FORMAT_NEWEST },
-            short: self.judged.is_multiple_of(2),
-        }
-    }
-
-    fn send(&self, entry: &Entry, way: Way, database: &mut usize, pipeline: &mut Pipeline) {
+    fn send(&self, entry: &Entry, database: &mut usize, pipeline: &mut Pipeline) {
         let mut select = |pipeline: &mut Pipeline, wanted: usize| {
             assert!(wanted < DATABASES, "more masters than databases");
             if *database != wanted {
@@ -163,7 +150,7 @@ impl Replay {
             }
             Entry::Called(called) => {
                 select(pipeline, of(called.master));
-                called.send(&self.keys, way, pipeline);
+                called.send(&self.keys, pipeline);
             }
         }
     }
@@ -204,11 +191,18 @@ impl Called {
         }
     }
 
-    fn send(&self, keys: &DependencyKeys, way: Way, pipeline: &mut Pipeline) {
+    fn send(&self, keys: &DependencyKeys, pipeline: &mut Pipeline) {
         let now_ms = self.clock_ms.to_string();
         let numbers = pack_numbers(&self.numbers);
         let terms = pack_terms(&self.numbers);
-        let apply = Apply { keys, now_ms: &now_ms, version: self.version, force: self.force, way, numbers: &numbers };
+        let apply = Apply {
+            keys,
+            now_ms: &now_ms,
+            version: self.version,
+            force: self.force,
+            way: Way::default(),
+            numbers: &numbers,
+        };
         let lend = Lend { apply, terms: &terms, ground: &self.ground };
         pipeline.add_command(lend.command(
             By::Digest,

@@ -24,15 +24,16 @@ impl MemoryStore {
         self
     }
 
-    /// Brings a ledger to the present and says what the call carried.
-    pub(super) fn begin(&self, entry: &mut Entry, now_ms: i64, beat: Option<(i64, i64)>) -> Result<Ground, StoreError> {
+    /// Brings a ledger to the present and says what the call carried. Every call compares ledger time with the time since boot:
+    /// it costs one look at a clock.
+    pub(super) fn begin(&self, entry: &mut Entry, now_ms: i64) -> Result<Ground, StoreError> {
         let epoch = entry.ledger.epoch();
         let ground = if epoch.number == 0 && entry.resolved.numbers.lease.is_none() {
             Ground::default()
         } else {
             let forgotten = Epoch { number: self.forgotten_epoch.load(Ordering::Relaxed), id: 0 };
             let remembered = if epoch.number == 0 { forgotten } else { Epoch::default() };
-            let ground = self.grounds.ground(self.identity, remembered, beat)?;
+            let ground = self.grounds.ground(self.identity, remembered, Some(ground::beat(&self.clock)))?;
             Ground { fresh_store: ground.fresh_store || self.outlives_earlier_leases(), ..ground }
         };
         // The snapshot is the newest there is in this process, so there is nothing to re-read.
@@ -92,7 +93,7 @@ impl MemoryStore {
         beating.retain(|dependency| {
             let Some(entry) = entries.get_mut(dependency) else { return false };
             let _refused = self.resolve_anew(&snapshot, dependency, entry);
-            let begun = self.begin(entry, self.clock.now_ms(), Some(ground::beat(&self.clock)));
+            let begun = self.begin(entry, self.clock.now_ms());
             begun.is_err() || entry.ledger.needs_beats()
         });
         beating.len()

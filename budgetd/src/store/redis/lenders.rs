@@ -51,6 +51,8 @@ pub(super) struct Lenders {
 #[derive(Debug)]
 struct Beating {
     last: Instant,
+    /// By the clock whose time heartbeats tell.
+    last_boot_ms: i64,
     /// Until the next, in heartbeats.
     intervals: u32,
 }
@@ -106,15 +108,21 @@ impl Lenders {
         with_beat: bool,
         now: Instant,
     ) -> Result<Ground, StoreError> {
+        let boot_ms = self.clock.boot_ms();
+        let half_ms = i64::try_from(self.every.as_millis() / 2).unwrap_or(i64::MAX);
         let beats = {
             let mut beating = self.beating.lock().unwrap_or_else(PoisonError::into_inner);
             let last = beating.get_mut(dependency);
-            let old = |beating: &Beating| now.saturating_duration_since(beating.last) >= self.every / 2;
+            let old = |beating: &Beating| {
+                now.saturating_duration_since(beating.last) >= self.every / 2
+                    || boot_ms.saturating_sub(beating.last_boot_ms) >= half_ms
+            };
             let beats = with_beat || last.as_deref().is_none_or(old);
             // Noted before it is answered: of the calls of one pipeline one brings it, or what lies between them would
             // look like a gain of the store's clock.
             if let Some(beating) = last.filter(|_| beats) {
                 beating.last = now;
+                beating.last_boot_ms = boot_ms;
             }
             beats
         };
@@ -151,7 +159,8 @@ impl Lenders {
             }
             Some(_) => {}
             None if room => {
-                beating.insert(dependency.clone(), Beating { last: now, intervals: 1 });
+                let last_boot_ms = self.clock.boot_ms();
+                beating.insert(dependency.clone(), Beating { last: now, last_boot_ms, intervals: 1 });
             }
             None => {}
         }
