@@ -131,7 +131,7 @@ impl World {
         let ms = |at_ms: i64| (BASE_MS + at_ms).to_string();
         let packed = pack_numbers(&self.numbers);
         let (lends, way) = (self.numbers.lease.is_some(), self.way);
-        let lend = |at_ms: i64, beat, steps: &[Step], also: Also<'_>| {
+        let lend = |at_ms: i64, beat: Option<(i64, i64)>, steps: &[Step], also: Also<'_>| {
             // Since format 2 ledger time advances by a step at most between two heartbeats. What was recorded went on for longer:
             // a host that always beats says that the time is right.
             let steady = (way.format > FORMAT_OLDEST).then_some((STEADY_HOST, at_ms));
