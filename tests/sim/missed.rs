@@ -53,7 +53,7 @@ pub const MISSED: [Missed; 55] = [
     // Rules 5 and 10 stand for each other: a grant of the past answers no outstanding request, or its name is not higher.
     (&[Guard::AnswersOutstanding, Guard::NameRises], "late-replies", 10, "T3"),
     (&[Guard::AnswersOutstanding, Guard::NameRises, Guard::EpochRises], "late-replies", 10, "T3"),
-    (&[Guard::FallbackKeepsLevel], "beyond", 40, "T2"),
+    (&[Guard::FallbackKeepsLevel], "beyond", 60, "T2"),
     (&[Guard::FallbackApart], "beyond", 10, "T3"),
     (&[Guard::FloorIsCentral], "beyond", 30, "T2"),
     (&[Guard::CheckBeforeSending], "late-sends", 3, "T5"),

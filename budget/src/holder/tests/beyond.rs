@@ -1,6 +1,13 @@
 //! The fallback.
 
 use super::*;
+use crate::{
+    decision::{Answer, Reserve},
+    fallback::Fallback,
+    ids::ReservationId,
+    policy::{FallbackOriginals, Limit, Policy, Spec},
+    units::Rate,
+};
 
 fn beyond(rules: &Rules) -> Share {
     let share = leased(rules, &amounts(10, 8, 4), &amounts(0, 8, 4));
@@ -131,4 +138,46 @@ fn the_kill_switch_holds_in_shadow_mode_too() {
     let rules = Rules { shadow: true, retries_off: true, fallback: fallback(LocalOriginals::Allow, true), ..rules() };
     let share = beyond(&rules);
     assert_eq!(super::denied(share.reserve_beyond(END, &retry())), DenyReason::RetriesOff);
+}
+
+/// One rule: what a replica and a holder decide of the same policy differs in nothing, waits included.
+#[test]
+fn a_replica_decides_alike() {
+    let rate = |text: &str| Rate::parse(text).unwrap();
+    let spec = Spec {
+        admission: Some(Limit { rate: rate("50/s"), burst_tokens: 100 }),
+        ratio_ppm: 300_000,
+        retry_cost_micros: [TOKEN, TOKEN, 2 * TOKEN, TOKEN, TOKEN],
+        priority_ppm: [300_000, 700_000, PPM],
+        fallback_originals: Some(FallbackOriginals::Rate(rate("5/s"))),
+        ..Spec::default()
+    };
+    let policy = Policy::new(spec).unwrap();
+    let numbers = policy.numbers(false, true);
+    let share = beyond(&Rules::of(&policy, &numbers, PolicyVersion { number: 2, id: 1 }, 1));
+    let mut replica = Fallback::new(END / MS);
+    let (mut now_ns, mut random, mut admitted) = (END, 1_u64, [0, 0]);
+    let mut below = |most: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % most
+    };
+    for _ in 0..20_000 {
+        now_ns += below(200) as i64 * MS;
+        let attempt = match below(3) {
+            0 => Attempt::retry(2 + below(3) as u32, Cause::ALL[below(5) as usize]),
+            _ => Attempt::ORIGINAL,
+        };
+        let priority = Priority::ALL[below(3) as usize];
+        let ask = Reserve { priority, ..Reserve::new(ReservationId([0; 16]), attempt) };
+        let decided = replica.reserve(&policy, &numbers, 1, now_ns / MS, &ask);
+        match (share.reserve_beyond(now_ns, &LocalAsk { attempt, priority, costs: &[] }), decided) {
+            (Local::Admitted(spent), Answer::Admitted(_)) => {
+                admitted[usize::from(attempt.is_retry())] += 1;
+                share.settle(spent, now_ns, crate::decision::Outcome::Success, &[]);
+            }
+            (Local::Denied(of_holder), Answer::Denied(of_replica)) => assert_eq!(of_holder, of_replica),
+            other => panic!("{attempt:?} {priority:?}: {other:?}"),
+        }
+    }
+    assert!(admitted.iter().all(|count| *count > 1_000), "{admitted:?}");
 }
