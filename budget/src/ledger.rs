@@ -4,6 +4,7 @@
 //! refills at the rates of the last call, adopts newer numbers, drops what ended. A step decides and charges all or
 //! nothing. The scripts of the Redis store are the only second copy of what is here.
 
+mod counters;
 mod dump;
 mod leases;
 #[cfg(feature = "guards")]
@@ -22,8 +23,9 @@ use crate::{
     lease::Ground,
     operation::Operations,
     policy::Numbers,
-    units::EXACT_MAX,
 };
+use counters::bump;
+pub use counters::{COUNTERS, Counter, Counters};
 use leases::Leases;
 pub use leases::Lending;
 pub use leases::{
@@ -62,31 +64,6 @@ pub struct Ledger {
     counters: Counters,
 }
 
-/// What happened since the ledger's state began.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Originals admitted, would-be refusals of shadow mode not counted.
-    pub originals_admitted: i64,
-    /// Retries admitted, likewise.
-    pub retries_admitted: i64,
-    /// Originals refused.
-    pub originals_denied: i64,
-    /// Retries refused.
-    pub retries_denied: i64,
-    /// Handed back unsent.
-    pub not_sent: i64,
-    /// Permits that ended by time.
-    pub permits_expired: i64,
-    /// Retry tokens deposited by traffic.
-    pub deposited_micros: i64,
-    /// Settlements beyond a unit's debt limit.
-    pub overuse_micros: i64,
-    /// Outcomes of class account.
-    pub account_signals: i64,
-    /// Admitted only because the policy is in shadow mode.
-    pub would_be_denied: i64,
-}
-
 /// A ledger as it stands at some time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
@@ -106,61 +83,6 @@ pub struct View {
     pub counters: Counters,
     /// Where leases are permitted, or some are out.
     pub lending: Option<Box<Lending>>,
-}
-
-// === impl Counters ===
-
-/// Adds to a counter, which stays below 2^53.
-fn bump(counter: &mut i64, amount: i64) {
-    *counter = counter.saturating_add(amount).min(EXACT_MAX);
-}
-
-impl Counters {
-    /// All counters in the order scripts keep them.
-    #[must_use]
-    pub const fn to_list(&self) -> [i64; 10] {
-        [
-            self.originals_admitted,
-            self.retries_admitted,
-            self.originals_denied,
-            self.retries_denied,
-            self.not_sent,
-            self.permits_expired,
-            self.deposited_micros,
-            self.overuse_micros,
-            self.account_signals,
-            self.would_be_denied,
-        ]
-    }
-
-    /// The inverse of [`Self::to_list`].
-    #[must_use]
-    pub const fn from_list(list: [i64; 10]) -> Self {
-        let [
-            originals_admitted,
-            retries_admitted,
-            originals_denied,
-            retries_denied,
-            not_sent,
-            permits_expired,
-            deposited_micros,
-            overuse_micros,
-            account_signals,
-            would_be_denied,
-        ] = list;
-        Self {
-            originals_admitted,
-            retries_admitted,
-            originals_denied,
-            retries_denied,
-            not_sent,
-            permits_expired,
-            deposited_micros,
-            overuse_micros,
-            account_signals,
-            would_be_denied,
-        }
-    }
 }
 
 // === impl Ledger ===

@@ -4,12 +4,16 @@
 use std::fmt::Display;
 
 mod classes;
+mod fields;
 mod judge;
 mod numbers;
+mod value;
 
 use crate::units::{InvalidNumber, MICROS_PER_TOKEN, PPM, Rate};
 pub(crate) use classes::{keep, keep_permits, needed};
+pub use fields::{FIELDS, Field, Spec};
 pub use numbers::{BucketNumbers, LeaseNumbers, Numbers};
+pub use value::{Form, Value};
 
 /// Most cost units of one policy.
 pub const UNITS_MAX: usize = 8;
@@ -113,45 +117,6 @@ pub enum FallbackRetries {
     Earned,
 }
 
-/// The policy of one dependency before validation, every field with its default.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spec {
-    /// Whether refusals bite.
-    pub mode: Mode,
-    /// Limit of all attempts; none means unlimited.
-    pub admission: Option<Limit>,
-    /// Most permits at once; none means [`IN_FLIGHT_MAX`].
-    pub max_in_flight: Option<u32>,
-    /// When a permit ends by itself.
-    pub permit_ttl_ms: i64,
-    /// How far admission may be booked ahead.
-    pub max_wait_ms: i64,
-    /// Retry tokens per original (or success), parts per million.
-    pub ratio_ppm: i64,
-    /// Retry tokens per time for the whole fleet, whatever the traffic.
-    pub floor: Rate,
-    /// Most retry tokens held.
-    pub retry_burst_tokens: i64,
-    /// When the ratio is deposited.
-    pub earn_on: EarnOn,
-    /// Retry tokens (micro) one retry costs, by [`Cause`](crate::decision::Cause).
-    pub retry_cost_micros: [i64; 5],
-    /// Attempts of one operation, the first included.
-    pub max_attempts: u32,
-    /// How long a tracked operation is remembered after its time.
-    pub retention_ms: i64,
-    /// Part of each bucket a class may drain, by [`Priority`](crate::decision::Priority), parts per million.
-    pub priority_ppm: [i64; 3],
-    /// Further units.
-    pub units: Vec<UnitLimit>,
-    /// Leases.
-    pub lease: Lease,
-    /// Originals without lease and store; none means 10%, or allow where admission is unlimited.
-    pub fallback_originals: Option<FallbackOriginals>,
-    /// Retries without lease and store.
-    pub fallback_retries: FallbackRetries,
-}
-
 /// A refused policy: which field, what stood there, and the rule it breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} is {value}: {rule}")]
@@ -168,45 +133,6 @@ pub struct InvalidPolicy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     spec: Spec,
-}
-
-// === impl Spec ===
-
-impl Default for Spec {
-    fn default() -> Self {
-        Self {
-            mode: Mode::Enforce,
-            admission: None,
-            max_in_flight: None,
-            permit_ttl_ms: 60_000,
-            max_wait_ms: 0,
-            ratio_ppm: PPM.div_euclid(10),
-            floor: Rate::parse("1/s").unwrap_or(Rate::ZERO),
-            retry_burst_tokens: 10,
-            earn_on: EarnOn::Admitted,
-            retry_cost_micros: [MICROS_PER_TOKEN; 5],
-            max_attempts: 3,
-            retention_ms: 600_000,
-            priority_ppm: [PPM; 3],
-            units: Vec::new(),
-            lease: Lease::default(),
-            fallback_originals: None,
-            fallback_retries: FallbackRetries::Earned,
-        }
-    }
-}
-
-impl Default for Lease {
-    fn default() -> Self {
-        Self {
-            enabled: false,
-            part_ppm: 800_000,
-            curve: vec![
-                CurveStep { part_ppm: PPM, duration_ms: 20_000 },
-                CurveStep { part_ppm: 500_000, duration_ms: 100_000 },
-            ],
-        }
-    }
 }
 
 // === impl InvalidPolicy ===
@@ -226,7 +152,9 @@ impl Policy {
     /// # Errors
     /// The first field that breaks its rule.
     pub fn new(spec: Spec) -> Result<Self, InvalidPolicy> {
-        judge::judge(&spec)?;
+        for field in FIELDS {
+            field.judge(&spec)?;
+        }
         Ok(Self { spec })
     }
 
@@ -239,10 +167,7 @@ impl Policy {
     /// The rule for originals without store, the default filled in.
     #[must_use]
     pub fn fallback_originals(&self) -> FallbackOriginals {
-        self.spec.fallback_originals.unwrap_or(match self.spec.admission {
-            Some(_) => FallbackOriginals::Part(PPM.div_euclid(10)),
-            None => FallbackOriginals::Allow,
-        })
+        self.spec.fallback_originals()
     }
 }
 

@@ -29,6 +29,7 @@ mod snapshot;
 mod sources;
 mod text;
 mod time;
+mod value;
 mod watch;
 
 pub use self::{

@@ -18,8 +18,8 @@ use budget::{
         Release, ReleaseResult, Reserve, Sent, Step, TerminalState, Use,
     },
     ids::{Fingerprint, OperationId, ReservationId, UnitId},
-    ledger::View,
-    policy::{CurveStep, EarnOn, Lease, Limit, Mode, Policy, Spec, UnitLimit},
+    ledger::{COUNTERS, View},
+    policy::{CurveStep, EarnOn, FIELDS, Lease, Limit, Mode, Policy, Spec, UnitLimit, Value},
     units::{Decimal, Rate, parse_decimal_ppm},
 };
 
@@ -129,6 +129,8 @@ pub fn policy<'a>(words: impl Iterator<Item = &'a str>, place: &str) -> (Policy,
                     let (unit_rate, burst) = value.split_once(',').unwrap_or_else(|| panic!("{place}: {value}"));
                     let limit = Limit { rate: rate(unit_rate), burst_tokens: int(burst) };
                     spec.units.push(UnitLimit { name: name.to_owned(), limit });
+                } else if let Some(field) = FIELDS.iter().find(|field| field.key == key) {
+                    field.set(&mut spec, &Value::Number(int(value)));
                 } else {
                     panic!("{place}: unknown key {key}");
                 }
@@ -285,22 +287,22 @@ fn show_answer(answer: &Answer) -> Vec<String> {
 }
 
 fn show_view(view: &View) -> Vec<String> {
-    let counters = view.counters;
     let mut parts = vec![
         view.admission_balance_micros.map_or("unlimited".to_owned(), |micros| format!("admission={}", Decimal(micros))),
         format!("retry={}", Decimal(view.retry_balance_micros)),
         format!("in_flight={}", view.in_flight),
-        format!("originals={}", counters.originals_admitted),
-        format!("retries={}", counters.retries_admitted),
-        format!("originals_denied={}", counters.originals_denied),
-        format!("retries_denied={}", counters.retries_denied),
-        format!("not_sent={}", counters.not_sent),
-        format!("expired={}", counters.permits_expired),
-        format!("deposited={}", Decimal(counters.deposited_micros)),
-        format!("overuse={}", Decimal(counters.overuse_micros)),
-        format!("account={}", counters.account_signals),
-        format!("would_be_denied={}", counters.would_be_denied),
     ];
+    for counter in COUNTERS {
+        let value = (counter.get)(&view.counters);
+        let name = match counter.name {
+            "originals_admitted" => "originals",
+            "retries_admitted" => "retries",
+            "permits_expired" => "expired",
+            "account_signals" => "account",
+            name => name.trim_end_matches("_micros"),
+        };
+        parts.push(if counter.is_micros() { format!("{name}={}", Decimal(value)) } else { format!("{name}={value}") });
+    }
     let mut units = String::from("units=");
     for (index, (_, balance)) in view.units.iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };

@@ -8,7 +8,7 @@ use crate::{
     },
     ids::{Fingerprint, OperationId, ReservationId},
     policy::{Lease, Limit, Mode, Policy, Spec, UnitLimit},
-    units::{MICROS_PER_TOKEN, Rate},
+    units::{EXACT_MAX, MICROS_PER_TOKEN, Rate},
 };
 
 fn numbers(spec: Spec) -> Arc<Numbers> {
@@ -228,8 +228,10 @@ fn an_operation_that_is_due_counts_as_forgotten_even_while_it_is_there() {
 
 #[test]
 fn counters_keep_their_order_and_stay_exact() {
-    let list = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
+    let list = std::array::from_fn(|at| at as i64 + 1);
     assert_eq!(Counters::from_list(list).to_list(), list);
+    assert_eq!(COUNTERS.map(|counter| (counter.get)(&Counters::from_list(list))), list);
+    assert_eq!(list[..2], [1, 2]);
     let mut counter = EXACT_MAX - 1;
     bump(&mut counter, 1);
     bump(&mut counter, EXACT_MAX);

@@ -101,6 +101,46 @@ fn every_bound_is_the_last_value_allowed() {
 }
 
 #[test]
+fn beyond_the_range_of_a_field_it_is_that_field_that_is_refused() {
+    let mut tried = 0;
+    for field in FIELDS {
+        let (Form::Whole(min, max) | Form::Decimal(min, max) | Form::Duration(min, max)) = field.form else { continue };
+        if field.get(&Spec::default()).is_none() {
+            continue;
+        }
+        for beyond in [min - 1, max + 1] {
+            let refused = refused(|spec| field.set(spec, &Value::Number(beyond)));
+            assert_eq!(refused.as_deref(), Some(field.key), "{} = {beyond}", field.key);
+        }
+        tried += 1;
+    }
+    assert!(tried >= 15, "{tried}");
+}
+
+#[test]
+fn a_field_gives_what_it_took() {
+    let taken = |field: &Field, value: &Value| {
+        let mut spec = Spec::default();
+        field.set(&mut spec, value);
+        field.get(&spec)
+    };
+    for field in FIELDS.iter().filter(|field| field.get(&Spec::default()).is_some() && field.key != "admission.rate") {
+        let values = match field.form {
+            Form::Word(words) => words.iter().map(|word| Value::Word(word)).collect(),
+            Form::Flag => vec![Value::Flag(true), Value::Flag(false)],
+            Form::Whole(..) | Form::Decimal(..) | Form::Duration(..) => vec![Value::Number(7), Value::Number(9)],
+            Form::Rate => vec![Value::Rate(Rate::ZERO)],
+            Form::Curve => vec![Value::Curve(vec![CurveStep { part_ppm: 1, duration_ms: 2 }])],
+            Form::Originals => vec![Value::Originals(FallbackOriginals::Deny)],
+            Form::OrUnlimited(_) => vec![Value::Number(7), Value::Unlimited],
+        };
+        for value in values {
+            assert_eq!(taken(field, &value), Some(value), "{}", field.key);
+        }
+    }
+}
+
+#[test]
 fn fields_that_depend_on_each_other() {
     let field = |change: &dyn Fn(&mut Spec)| refused(change).unwrap_or_default();
     assert_eq!(field(&|spec| spec.admission = limited("0/s", 5)), "admission.rate");

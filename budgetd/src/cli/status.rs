@@ -2,7 +2,11 @@
 
 use std::{io::Write, time::Duration};
 
-use budget::{ids::DependencyId, ledger::Lending, units::Decimal};
+use budget::{
+    ids::DependencyId,
+    ledger::{COUNTERS, Lending},
+    units::Decimal,
+};
 use budget_client::{
     About, Balance, Client, Dependency, DependencyStatus, Refusals, StatusPage, StoreFormat, UnitNames, Window,
 };
@@ -288,28 +292,26 @@ fn bucket(Balance { balance_micros, burst_micros }: Balance) -> String {
 
 /// What is out of the ordinary.
 fn notes(status: &DependencyStatus) -> String {
-    let counters = &status.counters;
-    let counted = [
-        (counters.would_be_denied, "would be denied"),
-        (counters.not_sent, "not sent"),
-        (counters.permits_expired, "permits expired"),
-        (counters.account_signals, "account signals"),
-    ];
-    let counted = counted.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+    let mut noted: Vec<_> = COUNTERS.into_iter().filter(|counter| !counter.note.is_empty()).collect();
+    // First that refusals do not bite, last what is no count of calls.
+    noted.sort_by_key(|counter| (counter.name != "would_be_denied", counter.is_micros()));
+    let counted = noted.into_iter().filter_map(|counter| match (counter.get)(&status.counters) {
+        ..=0 => None,
+        micros if counter.is_micros() => Some(format!("{} {}", tokens(micros), counter.note)),
+        count => Some(format!("{count} {}", counter.note)),
+    });
     let until = status.recent.kill_switch.as_ref().and_then(|switch| switch.until_ms);
     let until = until.map_or_else(String::new, |ms| format!(" until {}", utc(ms)));
     let off = status.retries_off.then(|| format!("RETRIES OFF{until}"));
     let refused = status.recent.replica.last().map(|window| refusals_text(&window.refusals));
     let refused = refused.filter(|text| !text.is_empty()).map(|text| format!("lately {text}"));
     let over = status.recent.over.as_ref().map(|over| format!("OVERRIDDEN until {}", utc(over.until_ms)));
-    let overuse = (counters.overuse_micros > 0).then(|| format!("{} overused", tokens(counters.overuse_micros)));
     let leased = status.lending.iter().map(leased);
     off.into_iter()
         .chain(over)
         .chain(unasked(status).map(|unasked| unasked.text()))
         .chain(leased)
         .chain(counted)
-        .chain(overuse)
         .chain(refused)
         .collect::<Vec<_>>()
         .join(", ")
@@ -389,7 +391,9 @@ fn document(status: &StatusPage) -> Value {
 
 fn dependency_json(status: &DependencyStatus) -> Value {
     let bucket = |Balance { balance_micros, burst_micros }: Balance| json!({ "balance_micros": balance_micros, "burst_micros": burst_micros });
-    let counters = &status.counters;
+    let counters =
+        COUNTERS.into_iter().map(|counter| (counter.name.to_owned(), (counter.get)(&status.counters).into()));
+    let counters: serde_json::Map<String, Value> = counters.collect();
     json!({
         "name": status.name,
         "rule": status.rule,
@@ -411,18 +415,7 @@ fn dependency_json(status: &DependencyStatus) -> Value {
         "override": status.recent.over.as_ref().map(override_json),
         "fleet": status.recent.fleet.iter().map(window_json).collect::<Vec<_>>(),
         "replica": status.recent.replica.iter().map(window_json).collect::<Vec<_>>(),
-        "counters": {
-            "originals_admitted": counters.originals_admitted,
-            "retries_admitted": counters.retries_admitted,
-            "originals_denied": counters.originals_denied,
-            "retries_denied": counters.retries_denied,
-            "not_sent": counters.not_sent,
-            "permits_expired": counters.permits_expired,
-            "deposited_micros": counters.deposited_micros,
-            "overuse_micros": counters.overuse_micros,
-            "account_signals": counters.account_signals,
-            "would_be_denied": counters.would_be_denied,
-        },
+        "counters": counters,
     })
 }
 

@@ -3,21 +3,18 @@
 use std::collections::BTreeMap;
 
 use budget::{
-    decision::{Cause, Priority},
-    policy::{
-        CurveStep, EarnOn, FallbackOriginals, FallbackRetries, InvalidPolicy, Lease, Limit, Mode, Policy, Spec,
-        UnitLimit,
-    },
-    units::{MICROS_PER_TOKEN, PPM, Rate, parse_decimal_ppm, parse_duration_ms},
+    policy::{self, FIELDS, FallbackOriginals, InvalidPolicy, Limit, Policy, Spec, UnitLimit, Value},
+    units::{MICROS_PER_TOKEN, Rate},
 };
 
-use super::text::{Field, InvalidText};
+use super::{
+    text::{Field, InvalidText},
+    value::read,
+};
 
-/// Lifts an inherited limit.
-pub(super) const UNLIMITED: &str = "unlimited";
-const TABLES: [&str; 9] =
-    ["mode", "admission", "retry", "retry_cost", "operation", "priority", "lease", "fallback", "cost"];
-const CURVE_FORM: &str = "each step must look like \"100% 20s\": part of the share, for how long";
+/// The table in [`FIELDS`] that stands for the table of each unit.
+const UNIT_TABLE: &str = "cost.UNIT";
+const COST: &str = "cost";
 
 /// What becomes of dependencies that no rule names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,223 +26,96 @@ pub enum UnknownDependencies {
     Refuse,
 }
 
-/// A limit that may be lifted where it would be inherited.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Bound<T> {
-    Unlimited,
-    At(T),
-}
+/// By the key in [`FIELDS`].
+type Values = BTreeMap<&'static str, Value>;
 
-/// The fields one rule sets. None: inherited.
+/// The fields one rule sets. Those that are not here are inherited.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fields {
-    pub(super) unknown_dependencies: Option<UnknownDependencies>,
-    mode: Option<Mode>,
-    admission: LimitFields,
-    max_in_flight: Option<Bound<u32>>,
-    permit_ttl_ms: Option<i64>,
-    max_wait_ms: Option<i64>,
-    ratio_ppm: Option<i64>,
-    floor: Option<Rate>,
-    retry_burst_tokens: Option<i64>,
-    earn_on: Option<EarnOn>,
-    retry_cost_micros: [Option<i64>; 5],
-    max_attempts: Option<u32>,
-    retention_ms: Option<i64>,
-    priority_ppm: [Option<i64>; 3],
-    lease_enabled: Option<bool>,
-    lease_part_ppm: Option<i64>,
-    lease_curve: Option<Vec<CurveStep>>,
-    fallback_originals: Option<FallbackOriginals>,
-    fallback_retries: Option<FallbackRetries>,
-    units: BTreeMap<String, LimitFields>,
+    values: Values,
+    units: BTreeMap<String, Values>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct LimitFields {
-    rate: Option<Bound<Rate>>,
-    burst_tokens: Option<i64>,
+// === impl UnknownDependencies ===
+
+impl UnknownDependencies {
+    pub(super) const KEY: &'static str = "unknown_dependencies";
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Defaults => "defaults",
+            Self::Refuse => "refuse",
+        }
+    }
 }
 
 // === impl Fields ===
 
 impl Fields {
-    /// Reads one rule's fields. Only `[defaults]` says what becomes of unknown dependencies.
+    /// Reads one rule's fields.
     pub(super) fn read(fields: Vec<Field<'_>>, defaults: bool) -> Result<Self, InvalidText> {
         let mut this = Self::default();
         for field in fields {
-            match field.key {
-                "mode" => this.mode = Some(field.word(&[("enforce", Mode::Enforce), ("shadow", Mode::Shadow)])?),
-                "unknown_dependencies" if defaults => {
-                    let words = [("defaults", UnknownDependencies::Defaults), ("refuse", UnknownDependencies::Refuse)];
-                    this.unknown_dependencies = Some(field.word(&words)?);
+            match find("", field.key) {
+                Some(known) if known.only_in_defaults && !defaults => {
+                    return Err(field.refuse("is allowed in [defaults] only"));
                 }
-                "unknown_dependencies" => return Err(field.refuse("is allowed in [defaults] only")),
-                "admission" => this.read_admission(&field)?,
-                "retry" => this.read_retry(&field)?,
-                "retry_cost" => this.read_retry_cost(&field)?,
-                "operation" => this.read_operation(&field)?,
-                "priority" => this.read_priority(&field)?,
-                "lease" => this.read_lease(&field)?,
-                "fallback" => this.read_fallback(&field)?,
-                "cost" => {
+                Some(known) => drop(this.values.insert(known.key, read(&field, &known.form)?)),
+                None if field.key == COST => {
                     for unit in field.fields()? {
-                        this.units.insert(unit.key.to_owned(), LimitFields::read(&unit)?);
+                        let mut values = Values::new();
+                        read_table(&unit, UNIT_TABLE, &mut values)?;
+                        this.units.insert(unit.key.to_owned(), values);
                     }
                 }
-                _ => return Err(field.unknown(&TABLES)),
+                None if names().contains(&field.key) => read_table(&field, field.key, &mut this.values)?,
+                None => return Err(field.unknown(&names())),
             }
         }
         Ok(this)
     }
 
-    fn read_admission(&mut self, table: &Field<'_>) -> Result<(), InvalidText> {
-        for field in table.fields()? {
-            match field.key {
-                "rate" => self.admission.rate = Some(read_bound(&field, Field::rate)?),
-                "burst" => self.admission.burst_tokens = Some(field.whole()?),
-                "max_in_flight" => self.max_in_flight = Some(read_bound(&field, Field::count)?),
-                "permit_ttl" => self.permit_ttl_ms = Some(field.duration_ms()?),
-                "max_wait" => self.max_wait_ms = Some(field.duration_ms()?),
-                _ => return Err(field.unknown(&["rate", "burst", "max_in_flight", "permit_ttl", "max_wait"])),
-            }
+    /// What becomes of dependencies that no rule names, by `[defaults]`.
+    pub(super) fn unknown_dependencies(&self) -> UnknownDependencies {
+        match self.values.get(UnknownDependencies::KEY) {
+            Some(word) if *word == Value::Word(UnknownDependencies::Refuse.name()) => UnknownDependencies::Refuse,
+            Some(_) | None => UnknownDependencies::Defaults,
         }
-        Ok(())
-    }
-
-    fn read_retry(&mut self, table: &Field<'_>) -> Result<(), InvalidText> {
-        for field in table.fields()? {
-            match field.key {
-                "ratio" => self.ratio_ppm = Some(field.decimal_ppm()?),
-                "floor" => self.floor = Some(field.rate()?),
-                "burst" => self.retry_burst_tokens = Some(field.whole()?),
-                "earn_on" => {
-                    let words = [("admitted", EarnOn::Admitted), ("success", EarnOn::Success)];
-                    self.earn_on = Some(field.word(&words)?);
-                }
-                _ => return Err(field.unknown(&["ratio", "floor", "burst", "earn_on"])),
-            }
-        }
-        Ok(())
-    }
-
-    fn read_retry_cost(&mut self, table: &Field<'_>) -> Result<(), InvalidText> {
-        let names = Cause::ALL.map(Cause::name);
-        read_decimals(table, &names, &mut self.retry_cost_micros)
-    }
-
-    fn read_operation(&mut self, table: &Field<'_>) -> Result<(), InvalidText> {
-        for field in table.fields()? {
-            match field.key {
-                "max_attempts" => self.max_attempts = Some(field.count()?),
-                "retention" => self.retention_ms = Some(field.duration_ms()?),
-                _ => return Err(field.unknown(&["max_attempts", "retention"])),
-            }
-        }
-        Ok(())
-    }
-
-    fn read_priority(&mut self, table: &Field<'_>) -> Result<(), InvalidText> {
-        let names = Priority::ALL.map(Priority::name);
-        read_decimals(table, &names, &mut self.priority_ppm)
-    }
-
-    fn read_lease(&mut self, table: &Field<'_>) -> Result<(), InvalidText> {
-        for field in table.fields()? {
-            match field.key {
-                "enabled" => self.lease_enabled = Some(field.flag()?),
-                "part" => self.lease_part_ppm = Some(field.decimal_ppm()?),
-                "curve" => {
-                    let steps: Option<Vec<_>> = field.texts()?.into_iter().map(curve_step).collect();
-                    self.lease_curve = Some(steps.ok_or_else(|| field.refuse(CURVE_FORM))?);
-                }
-                _ => return Err(field.unknown(&["enabled", "part", "curve"])),
-            }
-        }
-        Ok(())
-    }
-
-    fn read_fallback(&mut self, table: &Field<'_>) -> Result<(), InvalidText> {
-        for field in table.fields()? {
-            match field.key {
-                "originals" => {
-                    let form = "must be \"deny\", \"allow\", a rate such as \"5/s\", or a part such as \"10%\"";
-                    let originals = field.value().as_str().and_then(fallback_originals);
-                    self.fallback_originals = Some(originals.ok_or_else(|| field.refuse(form))?);
-                }
-                "retries" => {
-                    let words = [("earned", FallbackRetries::Earned), ("deny", FallbackRetries::Deny)];
-                    self.fallback_retries = Some(field.word(&words)?);
-                }
-                _ => return Err(field.unknown(&["originals", "retries"])),
-            }
-        }
-        Ok(())
     }
 
     /// The policy of a rule with these fields of its own and all others from `defaults`.
     pub(super) fn policy(&self, defaults: &Self) -> Result<Policy, InvalidPolicy> {
-        let admission = self.admission.limit("admission", &defaults.admission)?;
+        let admission = limit("admission", "admission", &self.values, &defaults.values)?;
         let units = self.units(defaults)?;
-        // Said for all dependencies, a part of the admission rate means those that have one.
-        let inherited = match defaults.fallback_originals {
-            Some(FallbackOriginals::Part(_)) if admission.is_none() => None,
-            originals => originals,
-        };
-        let fallback = self.fallback_originals.or(inherited).unwrap_or(match admission {
-            Some(_) => FallbackOriginals::Part(PPM / 10),
-            None => FallbackOriginals::Allow,
-        });
-        let builtin = Spec::default();
-        let mut retry_cost_micros = builtin.retry_cost_micros;
-        overlay(&mut retry_cost_micros, &defaults.retry_cost_micros);
-        overlay(&mut retry_cost_micros, &self.retry_cost_micros);
-        let mut priority_ppm = builtin.priority_ppm;
-        overlay(&mut priority_ppm, &defaults.priority_ppm);
-        overlay(&mut priority_ppm, &self.priority_ppm);
-        Policy::new(Spec {
-            mode: self.mode.or(defaults.mode).unwrap_or(builtin.mode),
-            admission,
-            max_in_flight: match self.max_in_flight.or(defaults.max_in_flight) {
-                Some(Bound::At(most)) => Some(most),
-                Some(Bound::Unlimited) | None => None,
-            },
-            permit_ttl_ms: self.permit_ttl_ms.or(defaults.permit_ttl_ms).unwrap_or(builtin.permit_ttl_ms),
-            max_wait_ms: self.max_wait_ms.or(defaults.max_wait_ms).unwrap_or(builtin.max_wait_ms),
-            ratio_ppm: self.ratio_ppm.or(defaults.ratio_ppm).unwrap_or(builtin.ratio_ppm),
-            floor: self.floor.or(defaults.floor).unwrap_or(builtin.floor),
-            retry_burst_tokens: (self.retry_burst_tokens.or(defaults.retry_burst_tokens))
-                .unwrap_or(builtin.retry_burst_tokens),
-            earn_on: self.earn_on.or(defaults.earn_on).unwrap_or(builtin.earn_on),
-            retry_cost_micros,
-            max_attempts: self.max_attempts.or(defaults.max_attempts).unwrap_or(builtin.max_attempts),
-            retention_ms: self.retention_ms.or(defaults.retention_ms).unwrap_or(builtin.retention_ms),
-            priority_ppm,
-            units,
-            lease: Lease {
-                enabled: self.lease_enabled.or(defaults.lease_enabled).unwrap_or(builtin.lease.enabled),
-                part_ppm: self.lease_part_ppm.or(defaults.lease_part_ppm).unwrap_or(builtin.lease.part_ppm),
-                curve: (self.lease_curve.as_ref().or(defaults.lease_curve.as_ref()))
-                    .unwrap_or(&builtin.lease.curve)
-                    .clone(),
-            },
-            fallback_originals: Some(fallback),
-            fallback_retries: (self.fallback_retries.or(defaults.fallback_retries)).unwrap_or(builtin.fallback_retries),
-        })
+        let mut spec = Spec { admission, units, ..Spec::default() };
+        let own = |field: &policy::Field| self.values.get(field.key);
+        for field in FIELDS {
+            let inherited = defaults.values.get(field.key).filter(|value| {
+                // Said for all dependencies, a part of the admission rate means those that have one.
+                admission.is_some() || !matches!(value, Value::Originals(FallbackOriginals::Part(_)))
+            });
+            if let Some(value) = own(field).or(inherited) {
+                field.set(&mut spec, value);
+            }
+        }
+        spec.fallback_originals = Some(spec.fallback_originals());
+        Policy::new(spec)
     }
 
     fn units(&self, defaults: &Self) -> Result<Vec<UnitLimit>, InvalidPolicy> {
-        let none = LimitFields::default();
+        let none = Values::new();
         let mut units = BTreeMap::new();
         for (name, inherited) in &defaults.units {
-            units.insert(name, self.units.get(name).unwrap_or(&none).limit(&format!("cost.{name}"), inherited)?);
+            let own = self.units.get(name).unwrap_or(&none);
+            units.insert(name, limit(&format!("{COST}.{name}"), UNIT_TABLE, own, inherited)?);
         }
         for (name, own) in &self.units {
             let inherited = defaults.units.get(name).unwrap_or(&none);
-            if own.rate.or(inherited.rate).is_none() {
-                return Err(InvalidPolicy::new(format!("cost.{name}"), "a unit without rate", "must have a rate"));
+            let field = format!("{COST}.{name}");
+            if own.keys().chain(inherited.keys()).all(|key| *key != "cost.UNIT.rate") {
+                return Err(InvalidPolicy::new(field, "a unit without rate", "must have a rate"));
             }
-            units.insert(name, own.limit(&format!("cost.{name}"), inherited)?);
+            units.insert(name, limit(&field, UNIT_TABLE, own, inherited)?);
         }
         let limited =
             units.into_iter().filter_map(|(name, limit)| Some(UnitLimit { name: name.clone(), limit: limit? }));
@@ -253,81 +123,56 @@ impl Fields {
     }
 }
 
-/// Reads a value that may also lift a limit.
-fn read_bound<'a, T>(
-    field: &Field<'a>,
-    read: impl FnOnce(&Field<'a>) -> Result<T, InvalidText>,
-) -> Result<Bound<T>, InvalidText> {
-    match field.value().as_str() {
-        Some(UNLIMITED) => Ok(Bound::Unlimited),
-        Some(_) | None => read(field).map(Bound::At),
-    }
+fn in_table(table: &str) -> impl Iterator<Item = &'static policy::Field> {
+    FIELDS.iter().filter(move |field| field.path().0 == table)
 }
 
-fn read_decimals(table: &Field<'_>, names: &[&str], places: &mut [Option<i64>]) -> Result<(), InvalidText> {
+fn find(table: &str, name: &str) -> Option<&'static policy::Field> {
+    in_table(table).find(|field| field.path().1 == name)
+}
+
+/// What may stand in a rule: fields of no table, and tables.
+fn names() -> Vec<&'static str> {
+    let anywhere = FIELDS.iter().filter(|field| !field.only_in_defaults && field.path().0 != UNIT_TABLE);
+    let mut names: Vec<_> = anywhere
+        .map(|field| match field.path() {
+            ("", name) => name,
+            (table, _) => table,
+        })
+        .collect();
+    names.dedup();
+    names.push(COST);
+    names
+}
+
+fn read_table(table: &Field<'_>, name: &str, values: &mut Values) -> Result<(), InvalidText> {
     for field in table.fields()? {
-        let place = names.iter().zip(places.iter_mut()).find(|(name, _)| **name == field.key);
-        let (_, place) = place.ok_or_else(|| field.unknown(names))?;
-        *place = Some(field.decimal_ppm()?);
+        let known = find(name, field.key).ok_or_else(|| {
+            let names: Vec<_> = in_table(name).map(|field| field.path().1).collect();
+            field.unknown(&names)
+        })?;
+        values.insert(known.key, read(&field, &known.form)?);
     }
     Ok(())
 }
 
-fn overlay<const N: usize>(values: &mut [i64; N], set: &[Option<i64>; N]) {
-    for (value, set) in values.iter_mut().zip(set) {
-        *value = set.unwrap_or(*value);
-    }
-}
-
-/// `12.5%` in parts per million.
-fn percent_ppm(text: &str) -> Option<i64> {
-    let hundredfold = parse_decimal_ppm(text.strip_suffix('%')?).ok()?;
-    (hundredfold % 100 == 0).then_some(hundredfold / 100)
-}
-
-fn curve_step(text: &str) -> Option<CurveStep> {
-    let (part, duration) = text.split_once(' ')?;
-    Some(CurveStep { part_ppm: percent_ppm(part)?, duration_ms: parse_duration_ms(duration).ok()? })
-}
-
-fn fallback_originals(text: &str) -> Option<FallbackOriginals> {
-    match text {
-        "deny" => Some(FallbackOriginals::Deny),
-        "allow" => Some(FallbackOriginals::Allow),
-        part if part.ends_with('%') => percent_ppm(part).map(FallbackOriginals::Part),
-        rate => Rate::parse(rate).ok().map(FallbackOriginals::Rate),
-    }
-}
-
-// === impl LimitFields ===
-
-impl LimitFields {
-    fn read(table: &Field<'_>) -> Result<Self, InvalidText> {
-        let mut this = Self::default();
-        for field in table.fields()? {
-            match field.key {
-                "rate" => this.rate = Some(read_bound(&field, Field::rate)?),
-                "burst" => this.burst_tokens = Some(field.whole()?),
-                _ => return Err(field.unknown(&["rate", "burst"])),
-            }
+/// The limit that `rate` and `burst` of a table make; `field` is that table in errors. None: unlimited. A burst that is
+/// not set is what one second's refill brings, at least one token.
+fn limit(field: &str, table: &str, own: &Values, inherited: &Values) -> Result<Option<Limit>, InvalidPolicy> {
+    let (rate, burst) = (format!("{table}.rate"), format!("{table}.burst"));
+    let number = |values: &Values| match values.get(burst.as_str()) {
+        Some(Value::Number(tokens)) => Some(*tokens),
+        Some(_) | None => None,
+    };
+    match (own.get(rate.as_str()).or(inherited.get(rate.as_str())), number(own)) {
+        (Some(Value::Rate(rate)), burst) => {
+            let burst = burst.or(number(inherited));
+            Ok(Some(Limit { rate: *rate, burst_tokens: burst.unwrap_or_else(|| second_of(*rate)) }))
         }
-        Ok(this)
-    }
-
-    /// None: unlimited. A burst that is not set is what one second's refill brings, at least one token.
-    fn limit(&self, field: &str, inherited: &Self) -> Result<Option<Limit>, InvalidPolicy> {
-        match self.rate.or(inherited.rate) {
-            Some(Bound::At(rate)) => {
-                let burst = self.burst_tokens.or(inherited.burst_tokens);
-                Ok(Some(Limit { rate, burst_tokens: burst.unwrap_or_else(|| second_of(rate)) }))
-            }
-            Some(Bound::Unlimited) | None => match self.burst_tokens {
-                Some(burst) => {
-                    Err(InvalidPolicy::new(format!("{field}.burst"), burst, format!("needs a limit in {field}.rate")))
-                }
-                None => Ok(None),
-            },
+        (_, Some(burst)) => {
+            Err(InvalidPolicy::new(format!("{field}.burst"), burst, format!("needs a limit in {field}.rate")))
         }
+        (_, None) => Ok(None),
     }
 }
 

@@ -2,17 +2,14 @@
 
 use std::fmt::Write;
 
-use budget::{
-    decision::{Cause, Priority},
-    policy::{EarnOn, FallbackOriginals, FallbackRetries, Limit, Mode, Policy},
-    units::{Decimal, format_duration_ms},
-};
+use budget::policy::{FIELDS, Form, Policy, Value};
 
 use super::{
-    fields::{UNLIMITED, UnknownDependencies},
+    fields::UnknownDependencies,
     set::{DEFAULTS, PolicySet},
     snapshot::Snapshot,
     text::{Key, Quoted},
+    value::written,
 };
 
 /// One rule and what follows from it.
@@ -49,75 +46,16 @@ pub fn effective_toml(policy: &Policy) -> String {
 fn lines(policy: &Policy) -> Vec<Line> {
     let spec = policy.spec();
     let mut lines: Vec<Line> = Vec::new();
-    let mut line = |table: &str, key, value: String| lines.push((table.to_owned(), key, value));
-    let text = |text: &str| Quoted(text).to_string();
-    let duration = |ms| text(&format_duration_ms(ms));
-
-    line(
-        "",
-        "mode",
-        text(match spec.mode {
-            Mode::Enforce => "enforce",
-            Mode::Shadow => "shadow",
-        }),
-    );
-    match spec.admission {
-        Some(Limit { rate, burst_tokens }) => {
-            line("admission", "rate", text(&rate.to_string()));
-            line("admission", "burst", burst_tokens.to_string());
+    for field in FIELDS {
+        if let Some(value) = field.get(spec) {
+            let (table, key) = field.path();
+            lines.push((table.to_owned(), key, written(&field.form, &value)));
         }
-        None => line("admission", "rate", text(UNLIMITED)),
     }
-    line("admission", "max_in_flight", spec.max_in_flight.map_or_else(|| text(UNLIMITED), |most| most.to_string()));
-    line("admission", "permit_ttl", duration(spec.permit_ttl_ms));
-    line("admission", "max_wait", duration(spec.max_wait_ms));
-    line("retry", "ratio", Decimal(spec.ratio_ppm).to_string());
-    line("retry", "floor", text(&spec.floor.to_string()));
-    line("retry", "burst", spec.retry_burst_tokens.to_string());
-    line(
-        "retry",
-        "earn_on",
-        text(match spec.earn_on {
-            EarnOn::Admitted => "admitted",
-            EarnOn::Success => "success",
-        }),
-    );
-    for (cause, cost) in Cause::ALL.into_iter().zip(spec.retry_cost_micros) {
-        line("retry_cost", cause.name(), Decimal(cost).to_string());
-    }
-    line("operation", "max_attempts", spec.max_attempts.to_string());
-    line("operation", "retention", duration(spec.retention_ms));
-    for (priority, share) in Priority::ALL.into_iter().zip(spec.priority_ppm) {
-        line("priority", priority.name(), Decimal(share).to_string());
-    }
-    let steps = spec.lease.curve.iter();
-    let steps: Vec<_> =
-        steps.map(|step| format!("\"{} {}\"", percent(step.part_ppm), format_duration_ms(step.duration_ms))).collect();
-    line("lease", "enabled", spec.lease.enabled.to_string());
-    line("lease", "part", Decimal(spec.lease.part_ppm).to_string());
-    line("lease", "curve", format!("[{}]", steps.join(", ")));
-    line(
-        "fallback",
-        "originals",
-        text(&match policy.fallback_originals() {
-            FallbackOriginals::Deny => "deny".to_owned(),
-            FallbackOriginals::Allow => "allow".to_owned(),
-            FallbackOriginals::Rate(rate) => rate.to_string(),
-            FallbackOriginals::Part(ppm) => percent(ppm),
-        }),
-    );
-    line(
-        "fallback",
-        "retries",
-        text(match spec.fallback_retries {
-            FallbackRetries::Earned => "earned",
-            FallbackRetries::Deny => "deny",
-        }),
-    );
     for unit in &spec.units {
         let table = format!("cost.{}", Key(&unit.name));
-        line(&table, "rate", text(&unit.limit.rate.to_string()));
-        line(&table, "burst", unit.limit.burst_tokens.to_string());
+        lines.push((table.clone(), "rate", written(&Form::Rate, &Value::Rate(unit.limit.rate))));
+        lines.push((table, "burst", unit.limit.burst_tokens.to_string()));
     }
     lines
 }
@@ -128,20 +66,13 @@ pub(super) fn keys(policy: &Policy) -> Vec<String> {
     lines(policy).into_iter().map(|(table, key, _)| format!("{table}.{key}").trim_matches('.').to_owned()).collect()
 }
 
-fn percent(ppm: i64) -> String {
-    format!("{}%", Decimal(ppm.saturating_mul(100)))
-}
-
 /// What follows from every rule, the defaults first.
 #[must_use]
 pub fn reports(snapshot: &Snapshot) -> Vec<RuleReport> {
     let set = snapshot.set();
     let mut defaults = effective_toml(set.defaults());
-    let unknown = match set.unknown_dependencies() {
-        UnknownDependencies::Defaults => "defaults",
-        UnknownDependencies::Refuse => "refuse",
-    };
-    defaults.insert_str(0, &format!("unknown_dependencies = \"{unknown}\"\n"));
+    let unknown = set.unknown_dependencies().name();
+    defaults.insert_str(0, &format!("{} = \"{unknown}\"\n", UnknownDependencies::KEY));
     let defaults = RuleReport { rule: DEFAULTS.to_owned(), effective_toml: defaults };
     let rules = set.rules().filter(|(name, _)| ***name != *DEFAULTS);
     let rules =
@@ -174,13 +105,8 @@ pub fn diff(old: &PolicySet, new: &PolicySet) -> String {
     let mut defaults = changes(old.defaults(), new.defaults());
     let (before, after) = (old.unknown_dependencies(), new.unknown_dependencies());
     if before != after {
-        let word = |unknown| match unknown {
-            UnknownDependencies::Defaults => "defaults",
-            UnknownDependencies::Refuse => "refuse",
-        };
-        let change = [('-', word(before)), ('+', word(after))];
-        for (sign, word) in change {
-            let _ = writeln!(defaults, "  {sign} unknown_dependencies = \"{word}\"");
+        for (sign, unknown) in [('-', before), ('+', after)] {
+            let _ = writeln!(defaults, "  {sign} {} = \"{}\"", UnknownDependencies::KEY, unknown.name());
         }
     }
     if !defaults.is_empty() {

@@ -209,7 +209,7 @@ impl PolicySet {
     /// What becomes of dependencies that no rule names.
     #[must_use]
     pub fn unknown_dependencies(&self) -> UnknownDependencies {
-        self.default_fields.unknown_dependencies.unwrap_or_default()
+        self.default_fields.unknown_dependencies()
     }
 
     /// Nothing was written, not even an empty `[defaults]`.

@@ -5,13 +5,10 @@ use std::{
     ops::Range,
 };
 
-use budget::{
-    policy::InvalidPolicy,
-    units::{InvalidNumber, PPM, Rate, parse_decimal_ppm, parse_duration_ms},
-};
+use budget::policy::InvalidPolicy;
 use toml::{
     Spanned,
-    de::{DeFloat, DeInteger, DeTable, DeValue},
+    de::{DeTable, DeValue},
 };
 
 /// Longest excerpt of a refused value.
@@ -189,49 +186,6 @@ impl<'a> Field<'a> {
         Ok(fields)
     }
 
-    pub(super) fn flag(&self) -> Result<bool, InvalidText> {
-        self.value().as_bool().ok_or_else(|| self.refuse("must be true or false"))
-    }
-
-    /// One of a few words.
-    pub(super) fn word<T: Copy>(&self, words: &[(&str, T)]) -> Result<T, InvalidText> {
-        let found = self.value().as_str().and_then(|text| words.iter().find(|(word, _)| *word == text));
-        found.map(|(_, meaning)| *meaning).ok_or_else(|| {
-            let words: Vec<_> = words.iter().map(|(word, _)| format!("\"{word}\"")).collect();
-            self.refuse(format!("must be {}", words.join(" or ")))
-        })
-    }
-
-    pub(super) fn rate(&self) -> Result<Rate, InvalidText> {
-        let text = self.value().as_str().ok_or_else(|| self.refuse(InvalidNumber::RateForm))?;
-        Rate::parse(text).map_err(|rule| self.refuse(rule))
-    }
-
-    pub(super) fn duration_ms(&self) -> Result<i64, InvalidText> {
-        let text = self.value().as_str().ok_or_else(|| self.refuse(InvalidNumber::DurationForm))?;
-        parse_duration_ms(text).map_err(|rule| self.refuse(rule))
-    }
-
-    /// A whole number. One beyond 64 bits becomes the nearest that fits: the field's own range refuses it.
-    pub(super) fn whole(&self) -> Result<i64, InvalidText> {
-        let integer = self.value().as_integer().ok_or_else(|| self.refuse("must be a whole number"))?;
-        Ok(saturated(integer))
-    }
-
-    /// As [`Self::whole`], for fields of 32 bits.
-    pub(super) fn count(&self) -> Result<u32, InvalidText> {
-        Ok(u32::try_from(self.whole()?.max(0)).unwrap_or(u32::MAX))
-    }
-
-    /// A number with up to six decimals, in millionths, exactly as written.
-    pub(super) fn decimal_ppm(&self) -> Result<i64, InvalidText> {
-        if let Some(integer) = self.value().as_integer() {
-            return Ok(saturated(integer).saturating_mul(PPM));
-        }
-        let float = self.value().as_float().ok_or_else(|| self.refuse("must be a number"))?;
-        decimal_ppm(float).map_err(|rule| self.refuse(rule))
-    }
-
     /// The elements of an array of strings.
     pub(super) fn texts(&self) -> Result<Vec<&'a str>, InvalidText> {
         let texts = self.value().as_array().and_then(|array| {
@@ -240,35 +194,6 @@ impl<'a> Field<'a> {
         });
         texts.ok_or_else(|| self.refuse("must be an array of strings"))
     }
-}
-
-fn saturated(integer: &DeInteger<'_>) -> i64 {
-    let (text, radix) = (integer.as_str(), integer.radix());
-    i64::from_str_radix(text, radix).unwrap_or(if text.starts_with('-') { i64::MIN } else { i64::MAX })
-}
-
-/// The decimal text decides, not the double nearest to it; only an exponent goes through one, whose shortest text is
-/// then taken. A negative number keeps its sign, so that the field's own range refuses it.
-fn decimal_ppm(float: &DeFloat<'_>) -> Result<i64, InvalidNumber> {
-    let text = float.as_str();
-    let (sign, magnitude) = match text.strip_prefix('-') {
-        Some(magnitude) => (-1, magnitude),
-        None => (1, text.strip_prefix('+').unwrap_or(text)),
-    };
-    let expanded;
-    let magnitude = if magnitude.contains(['e', 'E']) {
-        let double: f64 = magnitude.parse().map_err(|_| InvalidNumber::DecimalForm)?;
-        expanded = double.to_string();
-        expanded.as_str()
-    } else {
-        magnitude
-    };
-    let magnitude = match magnitude.split_once('.') {
-        Some((whole, part)) if part.bytes().all(|digit| digit == b'0') => whole,
-        Some(_) => magnitude.trim_end_matches('0'),
-        None => magnitude,
-    };
-    Ok(sign * parse_decimal_ppm(magnitude)?)
 }
 
 // === impl Key ===

@@ -10,7 +10,7 @@ use std::{
 
 use budget::{
     ids::{DependencyId, UnitId},
-    ledger::{Counters, Lending, View},
+    ledger::{COUNTERS, Counters, Lending, View},
     policy::Policy,
 };
 use opentelemetry::{KeyValue, metrics::Meter};
@@ -37,69 +37,46 @@ struct Seen {
     resets: u64,
 }
 
-/// What is shown of a ledger, and whether it only ever rises.
-type Shown = (&'static str, &'static str, bool, fn(&View) -> Option<i64>);
+/// A gauge, and its value of a ledger.
+type Shown = (&'static str, &'static str, fn(&View) -> Option<i64>);
 
-const SHOWN: [Shown; 17] = [
-    ("budgetd_in_flight", "Permits taken, fleet-wide.", false, |view| Some(view.in_flight)),
+const SHOWN: [Shown; 12] = [
+    ("budgetd_in_flight", "Permits taken, fleet-wide.", |view| Some(view.in_flight)),
     (
         "budgetd_admission_balance_tokens",
         "Admission tokens left, fleet-wide, rounded down; absent where admission is unlimited.",
-        false,
         |view| view.admission_balance_micros.map(whole_tokens),
     ),
-    ("budgetd_retry_balance_tokens", "Retry tokens left, fleet-wide, rounded down.", false, |view| {
+    ("budgetd_retry_balance_tokens", "Retry tokens left, fleet-wide, rounded down.", |view| {
         Some(whole_tokens(view.retry_balance_micros))
     }),
-    (
-        "budgetd_permits_expired",
-        "Permits that ended by time, fleet-wide: every replica shows the same number.",
-        true,
-        |view| Some(view.counters.permits_expired),
-    ),
-    ("budgetd_account_signals", "Outcomes of class account (401, 402, quota used up), fleet-wide.", true, |view| {
-        Some(view.counters.account_signals)
-    }),
-    ("budgetd_deposited_tokens", "Retry tokens earned by traffic, fleet-wide, rounded down.", true, |view| {
-        Some(whole_tokens(view.counters.deposited_micros))
-    }),
-    ("budgetd_overuse_tokens", "Costs settled beyond a unit's debt limit, fleet-wide, rounded down.", true, |view| {
-        Some(whole_tokens(view.counters.overuse_micros))
-    }),
-    ("budgetd_handed_back", "Reservations handed back unsent, fleet-wide.", true, |view| Some(view.counters.not_sent)),
-    ("budgetd_lease_holders", "Holders whose leases may still be in use.", false, |view| {
+    ("budgetd_lease_holders", "Holders whose leases may still be in use.", |view| {
         lending(view).map(|lending| lending.holders)
     }),
-    ("budgetd_leased_tokens_per_second", "Admission rate that is leased, rounded down.", false, |view| {
+    ("budgetd_leased_tokens_per_second", "Admission rate that is leased, rounded down.", |view| {
         lending(view).map(|lending| whole_tokens(lending.charged.rate))
     }),
-    ("budgetd_leased_burst_tokens", "Admission burst that is leased, rounded down.", false, |view| {
+    ("budgetd_leased_burst_tokens", "Admission burst that is leased, rounded down.", |view| {
         lending(view).map(|lending| whole_tokens(lending.charged.burst))
     }),
-    ("budgetd_leased_retry_burst_tokens", "Retry burst that is leased, rounded down.", false, |view| {
+    ("budgetd_leased_retry_burst_tokens", "Retry burst that is leased, rounded down.", |view| {
         lending(view).map(|lending| whole_tokens(lending.charged.retry_burst))
     }),
-    ("budgetd_leased_slots", "Permits that are leased.", false, |view| {
-        lending(view).map(|lending| lending.charged.slots)
-    }),
+    ("budgetd_leased_slots", "Permits that are leased.", |view| lending(view).map(|lending| lending.charged.slots)),
     (
         "budgetd_unknown_tokens_per_second",
         "Admission rate that may be in use from before state was lost, rounded down.",
-        false,
         |view| lending(view).map(|lending| whole_tokens(lending.unknown.rate)),
     ),
-    ("budgetd_lease_epoch", "Rises with every loss of a ledger's state.", false, |view| {
+    ("budgetd_lease_epoch", "Rises with every loss of a ledger's state.", |view| {
         lending(view).map(|lending| lending.epoch.number)
     }),
-    ("budgetd_lease_quarantine_left_milliseconds", "Until nothing is unknown after a loss of state.", false, |view| {
+    ("budgetd_lease_quarantine_left_milliseconds", "Until nothing is unknown after a loss of state.", |view| {
         lending(view).map(|lending| lending.quarantine_left_ms)
     }),
-    (
-        "budgetd_lease_clock_debt_milliseconds",
-        "What the store's clock has gained on those of the replicas.",
-        false,
-        |view| lending(view).map(|lending| lending.clock_debt_ms),
-    ),
+    ("budgetd_lease_clock_debt_milliseconds", "What the store's clock has gained on those of the replicas.", |view| {
+        lending(view).map(|lending| lending.clock_debt_ms)
+    }),
 ];
 
 fn lending(view: &View) -> Option<&Lending> {
@@ -142,9 +119,9 @@ impl Ledgers {
         }
     }
 
-    fn each_value(&self, value: fn(&View) -> Option<i64>, mut observe: impl FnMut(i64, &[KeyValue])) {
+    fn each_value(&self, value: impl Fn(&View) -> Option<i64>, mut observe: impl FnMut(i64, &[KeyValue])) {
         self.each(|seen, dependency| {
-            if let Some(value) = seen.view.as_ref().and_then(value) {
+            if let Some(value) = seen.view.as_ref().and_then(&value) {
                 observe(value, &[dependency]);
             }
         });
@@ -152,27 +129,29 @@ impl Ledgers {
 }
 
 pub(super) fn register(ledgers: &Arc<Ledgers>, meter: &Meter) {
-    for (name, description, rises, value) in SHOWN {
+    for (name, description, value) in SHOWN {
         let ledgers = Arc::clone(ledgers);
-        if rises {
-            meter
-                .u64_observable_counter(name)
-                .with_description(description)
-                .with_callback(move |observer| {
-                    ledgers.each_value(value, |value, labels| {
-                        observer.observe(u64::try_from(value).unwrap_or(0), labels);
-                    });
-                })
-                .build();
-        } else {
-            meter
-                .i64_observable_gauge(name)
-                .with_description(description)
-                .with_callback(move |observer| {
-                    ledgers.each_value(value, |value, labels| observer.observe(value, labels));
-                })
-                .build();
-        }
+        meter
+            .i64_observable_gauge(name)
+            .with_description(description)
+            .with_callback(move |observer| {
+                ledgers.each_value(value, |value, labels| observer.observe(value, labels));
+            })
+            .build();
+    }
+    for counter in COUNTERS.into_iter().filter(|counter| !counter.metric.is_empty()) {
+        let ledgers = Arc::clone(ledgers);
+        let value = move |view: &View| {
+            let value = (counter.get)(&view.counters);
+            Some(if counter.is_micros() { whole_tokens(value) } else { value })
+        };
+        meter
+            .u64_observable_counter(counter.metric)
+            .with_description(counter.help)
+            .with_callback(move |observer| {
+                ledgers.each_value(value, |value, labels| observer.observe(u64::try_from(value).unwrap_or(0), labels));
+            })
+            .build();
     }
     let all = Arc::clone(ledgers);
     meter

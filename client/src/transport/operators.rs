@@ -318,20 +318,15 @@ fn dependency_status(status: pb::DependencyStatus) -> Result<DependencyStatus, I
     })
 }
 
-fn counters(counters: pb::Counters) -> Result<Counters, InvalidMessage> {
-    Ok(Counters {
-        originals_admitted: exact("counters.originals_admitted", counters.originals_admitted)?,
-        retries_admitted: exact("counters.retries_admitted", counters.retries_admitted)?,
-        originals_denied: exact("counters.originals_denied", counters.originals_denied)?,
-        retries_denied: exact("counters.retries_denied", counters.retries_denied)?,
-        not_sent: exact("counters.not_sent", counters.not_sent)?,
-        permits_expired: exact("counters.permits_expired", counters.permits_expired)?,
-        deposited_micros: exact("counters.deposited_micros", counters.deposited_micros)?,
-        overuse_micros: exact("counters.overuse_micros", counters.overuse_micros)?,
-        account_signals: exact("counters.account_signals", counters.account_signals)?,
-        would_be_denied: exact("counters.would_be_denied", counters.would_be_denied)?,
-    })
+macro_rules! counters_received {
+    ($($(#[$doc:meta])+ $name:ident, $note:literal, $metric:literal, $help:literal;)+) => {
+        fn counters(counters: pb::Counters) -> Result<Counters, InvalidMessage> {
+            Ok(Counters { $($name: exact(concat!("counters.", stringify!($name)), counters.$name)?),+ })
+        }
+    };
 }
+
+budget::with_counters!(counters_received);
 
 fn version_of(version: Option<pb::PolicyVersion>) -> Result<Option<PolicyVersion>, InvalidMessage> {
     match version {

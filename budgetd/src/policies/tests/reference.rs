@@ -1,13 +1,11 @@
 //! The reference says what the code does.
 
+use budget::policy::FIELDS;
+
 use super::spec;
 use crate::{
     config::LeaseTiming,
-    policies::{
-        PolicySet,
-        print::keys,
-        reference::{FIELDS, reference},
-    },
+    policies::{PolicySet, print::keys, reference::reference},
 };
 
 /// A file that sets one field; what else the field needs is set too.

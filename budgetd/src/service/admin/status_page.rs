@@ -214,20 +214,15 @@ fn row_bytes(row: &pb::DependencyStatus) -> usize {
     512 + texts + 96 * row.units.len() + 20 * refusals
 }
 
-fn counters(counters: &Counters) -> pb::Counters {
-    pb::Counters {
-        originals_admitted: unsigned(counters.originals_admitted),
-        retries_admitted: unsigned(counters.retries_admitted),
-        originals_denied: unsigned(counters.originals_denied),
-        retries_denied: unsigned(counters.retries_denied),
-        not_sent: unsigned(counters.not_sent),
-        permits_expired: unsigned(counters.permits_expired),
-        deposited_micros: unsigned(counters.deposited_micros),
-        overuse_micros: unsigned(counters.overuse_micros),
-        account_signals: unsigned(counters.account_signals),
-        would_be_denied: unsigned(counters.would_be_denied),
-    }
+macro_rules! counters_message {
+    ($($(#[$doc:meta])+ $name:ident, $note:literal, $metric:literal, $help:literal;)+) => {
+        fn counters(counters: &Counters) -> pb::Counters {
+            pb::Counters { $($name: unsigned(counters.$name)),+ }
+        }
+    };
 }
+
+budget::with_counters!(counters_message);
 
 pub(super) fn asked(names: &[String]) -> Result<Vec<DependencyId>, InvalidMessage> {
     if names.len() > usize::try_from(PAGE_SIZE_MAX).unwrap_or(0) {

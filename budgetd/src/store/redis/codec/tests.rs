@@ -4,7 +4,7 @@ use budget::{
         ReleaseResult, Sent,
     },
     ids::{DependencyId, Fingerprint},
-    lease::{Amounts, Curve, Epoch, Ground, HolderId, Incarnation, LeaseName, Presented, SyncAnswer, SyncAsk, Usage},
+    lease::{Amounts, Curve, Epoch, Ground, HolderId, Incarnation, LeaseName, Presented, SyncAsk, Usage},
     policy::{CurveStep, Policy, Spec},
     units::EXACT_MAX,
 };
