@@ -25,3 +25,4 @@ mod setting;
 mod sharing;
 mod subleases;
 mod suite;
+mod upgrades;

@@ -129,7 +129,8 @@ impl Setting {
         Self::bare_paced(Pace::FULL, redis, policy)
     }
 
-    fn bare_paced(pace: Pace, redis: Option<RedisServer>, policy: &str) -> Self {
+    /// The same at another speed.
+    pub(crate) fn bare_paced(pace: Pace, redis: Option<RedisServer>, policy: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let setting = Self { daemons: Vec::new(), redis, policy: judged_at(pace, policy), pace, directory };
         fs::write(setting.path("policy.toml"), format!("[dependency.pay]\n{policy}")).unwrap();

@@ -13,7 +13,7 @@ use budget_tests::{
 use super::{
     acts::{Told, ask_text, parts},
     ledgers, lenders,
-    world::{DEPENDENCY, PREFIX, STEP_MS, World},
+    world::{DEPENDENCY, PREFIX, STEP_MS, World, holders},
 };
 
 /// Makes one fixture.
@@ -85,8 +85,9 @@ impl Freezer {
         }
     }
 
-    pub(super) fn freeze(&mut self) {
+    pub(super) fn freeze(&mut self, at_ms: i64) {
         self.frozen.state = Frozen::state_of(&self.server, PREFIX);
+        self.frozen.holders = holders(&self.server, at_ms);
         self.is_frozen = true;
     }
 
