@@ -370,7 +370,7 @@ async fn a04_every_key_of_an_unnamed_dependency_expires() {
     let keys: Vec<String> = from_redis_value(server.cli(&["KEYS", "*"])).unwrap();
     let unbounded: HashSet<String> =
         keys.iter().filter(|key| server.cli(&["PTTL", key]) == Value::Int(-1)).cloned().collect();
-    let expected = ["budgetd:policies", "budgetd:{named}:s"].map(str::to_owned);
+    let expected = ["budgetd:policies", "budgetd:format", "budgetd:{named}:s"].map(str::to_owned);
     assert_eq!(unbounded, HashSet::from(expected), "of {} keys", keys.len());
     let longest = keys.iter().map(|key| server.cli(&["PTTL", key])).filter_map(|ttl| from_redis_value::<i64>(ttl).ok());
     assert!(longest.max().unwrap() <= 31 * 24 * 3_600_000);

@@ -7,6 +7,7 @@ mod acts;
 mod freeze;
 mod ledgers;
 mod lenders;
+mod namespace;
 mod switch;
 mod world;
 
@@ -35,19 +36,12 @@ fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures")
 }
 
-/// Each format that a release has written, and the ledgers frozen in it.
-fn frozen() -> Vec<(String, Frozen)> {
-    let mut all = Vec::new();
-    for format in 1_u8.. {
-        let folder = fixtures().join(format!("format-{format}"));
-        if !folder.exists() {
-            break;
-        }
-        for (name, _) in freeze::ALL {
-            all.push((format!("format-{format}/{name}"), Frozen::read(&folder.join(format!("{name}.txt")))));
-        }
-    }
-    assert!(all.len() >= freeze::ALL.len(), "fixtures are missing");
+/// One kind of fixture in each format that a release has written.
+fn frozen(name: &str) -> Vec<Frozen> {
+    let folders = (1_u8..).map(|format| fixtures().join(format!("format-{format}")));
+    let folders = folders.take_while(|folder| folder.exists());
+    let all: Vec<Frozen> = folders.map(|folder| Frozen::read(&folder.join(format!("{name}.txt")))).collect();
+    assert!(!all.is_empty(), "fixtures are missing");
     all
 }
 
@@ -62,18 +56,27 @@ fn agrees(name: &str, world: &mut World, acts: &[(String, String)]) {
 
 fn reads(flavour: Flavour) {
     let server = RedisServer::start(flavour);
-    for (name, frozen) in frozen() {
-        for format in FORMAT_OLDEST..=FORMAT_NEWEST {
-            for short in [true, false] {
-                server.cli(&["FLUSHALL"]);
-                frozen.load(&server);
-                let mut world = World::of(&server);
-                world.way = Way { format, short };
-                frozen.made.iter().for_each(|(act, _)| world.skip(act));
-                agrees(&format!("{name}, {:?}", world.way), &mut world, &frozen.then);
+    for (name, _) in freeze::ALL {
+        for frozen in frozen(name) {
+            for format in FORMAT_OLDEST..=FORMAT_NEWEST {
+                for short in [true, false] {
+                    goes_on(name, &server, &frozen, Way { format, short });
+                }
             }
         }
     }
+}
+
+/// What was frozen is read, and answers as it would have.
+fn goes_on(name: &str, server: &RedisServer, frozen: &Frozen, way: Way) {
+    server.cli(&["FLUSHALL"]);
+    frozen.load(server);
+    let at_ms = frozen.holders.first().map_or(0, |line| line.split(' ').next().unwrap().parse().unwrap());
+    assert_eq!(world::holders(server, at_ms), frozen.holders, "{name}");
+    let mut world = World::of(server);
+    frozen.made.iter().for_each(|(act, _)| world.skip(act));
+    world.way = way;
+    agrees(&format!("{name}, {way:?}"), &mut world, &frozen.then);
 }
 
 #[test]
@@ -92,11 +95,7 @@ fn what_is_frozen_now_is_read_now() {
     let server = RedisServer::start(Flavour::Redis7);
     for (name, acts) in freeze::ALL {
         let made = Frozen::parse(&freeze::make(name, acts).text());
-        server.cli(&["FLUSHALL"]);
-        made.load(&server);
-        let mut world = World::of(&server);
-        made.made.iter().for_each(|(act, _)| world.skip(act));
-        agrees(name, &mut world, &made.then);
+        goes_on(name, &server, &made, Way { format: FORMAT_OLDEST, ..Way::default() });
         if let Some(format) = env::var_os("FREEZE") {
             keep(&fixtures().join(format).join(format!("{name}.txt")), &made.text());
         }
@@ -106,6 +105,28 @@ fn what_is_frozen_now_is_read_now() {
             let load = script.load();
             let Some(Arg::Simple(text)) = load.args_iter().nth(2) else { panic!("no text") };
             keep(&fixtures().join(&format).join(format!("{name}.lua")), &String::from_utf8_lossy(text));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_namespace_has_beside_is_frozen_and_read() {
+    let server = RedisServer::start(Flavour::Redis7);
+    let made = Frozen::parse(&namespace::make(&server).await.text());
+    server.cli(&["FLUSHALL"]);
+    namespace::check(&server, &made).await;
+    if let Some(format) = env::var_os("FREEZE") {
+        keep(&fixtures().join(format).join("namespace.txt"), &made.text());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn q26_policies_names_and_switches_of_each_released_format_are_read() {
+    for flavour in Flavour::ALL {
+        let server = RedisServer::start(flavour);
+        for frozen in frozen("namespace") {
+            server.cli(&["FLUSHALL"]);
+            namespace::check(&server, &frozen).await;
         }
     }
 }

@@ -25,4 +25,5 @@ mod setting;
 mod sharing;
 mod subleases;
 mod suite;
+mod upgrades;
 mod useful;

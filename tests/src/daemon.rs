@@ -3,7 +3,7 @@
 use std::{
     env, fs,
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, ExitStatus},
     time::Duration,
 };
@@ -32,6 +32,7 @@ const STARTS_MAX: u32 = 5;
 pub struct Daemon {
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
+    executable: PathBuf,
     grpc: SocketAddr,
     http: SocketAddr,
     process: Process,
@@ -79,13 +80,13 @@ pub fn binary() -> PathBuf {
 /// If it does not end in time.
 #[must_use]
 pub fn run(arguments: &[&str]) -> Finished {
-    let mut process = Process::spawn(format!("budgetd {}", arguments.join(" ")), command(arguments, &[]));
+    let mut process = Process::spawn(format!("budgetd {}", arguments.join(" ")), command(&binary(), arguments, &[]));
     let status = process.wait(COMMAND_BOUND);
     Finished { status, stdout: process.printed(Stream::Out), stderr: process.printed(Stream::Err) }
 }
 
-fn command(arguments: &[impl AsRef<str>], environment: &[(String, String)]) -> Command {
-    let mut command = Command::new(binary());
+fn command(executable: &Path, arguments: &[impl AsRef<str>], environment: &[(String, String)]) -> Command {
+    let mut command = Command::new(executable);
     // What the developer's shell says to budgetd must not reach the tests.
     for (name, _) in env::vars_os() {
         let name_text = name.to_string_lossy();
@@ -108,11 +109,7 @@ impl Daemon {
     /// If it does not.
     #[must_use]
     pub fn start(arguments: &[&str]) -> Self {
-        let security = security::secured();
-        let flags = security.map(Files::daemon);
-        let flags = flags.iter().flatten().map(String::as_str);
-        let all: Vec<&str> = arguments.iter().copied().chain(flags).collect();
-        Self { security, ..Self::start_with(&all, &[]) }
+        Self::start_of(&binary(), arguments)
     }
 
     /// The same with environment variables, and with TLS and roles only if the arguments say so.
@@ -132,6 +129,24 @@ impl Daemon {
     /// # Panics
     /// If others take all the ports.
     pub fn try_start(arguments: &[&str], environment: &[(&str, &str)]) -> Result<Self, String> {
+        Self::try_start_of(&binary(), arguments, environment)
+    }
+
+    /// Starts the executable of another release, as [`Self::start`] does.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    #[must_use]
+    pub fn start_of(executable: &Path, arguments: &[&str]) -> Self {
+        let security = security::secured();
+        let flags = security.map(Files::daemon);
+        let flags = flags.iter().flatten().map(String::as_str);
+        let all: Vec<&str> = arguments.iter().copied().chain(flags).collect();
+        let daemon = Self::try_start_of(executable, &all, &[]).unwrap_or_else(|reason| panic!("{reason}"));
+        Self { security, ..daemon }
+    }
+
+    fn try_start_of(executable: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Result<Self, String> {
         let directory = tempfile::Builder::new().prefix("budgetd-").tempdir();
         let directory = directory.unwrap_or_else(|error| panic!("no temporary directory: {error}"));
         let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
@@ -140,9 +155,11 @@ impl Daemon {
         for _ in 0..STARTS_MAX {
             // Not port 0: a daemon must be able to come back on its addresses.
             let asked = [ports::pick(), ports::pick()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-            match launch(asked, &arguments, &environment, &directory) {
+            match launch(executable, asked, &arguments, &environment, &directory) {
                 Ok((process, [grpc, http])) => {
-                    return Ok(Self { arguments, environment, grpc, http, process, directory, security: None });
+                    let executable = executable.to_owned();
+                    let security = None;
+                    return Ok(Self { arguments, environment, executable, grpc, http, process, directory, security });
                 }
                 Err(Failed::PortTaken) => {}
                 Err(Failed::Other(reason)) => return Err(reason),
@@ -232,7 +249,7 @@ impl Daemon {
     /// If it does not serve in time, or somebody else took a port meanwhile.
     pub fn restart(&mut self) {
         self.process.kill();
-        match launch([self.grpc, self.http], &self.arguments, &self.environment, &self.directory) {
+        match launch(&self.executable, [self.grpc, self.http], &self.arguments, &self.environment, &self.directory) {
             Ok((process, _)) => self.process = process,
             Err(Failed::PortTaken) => panic!("somebody else took {} or {}", self.grpc, self.http),
             Err(Failed::Other(reason)) => panic!("{reason}"),
@@ -251,6 +268,7 @@ impl Daemon {
 }
 
 fn launch(
+    executable: &Path,
     asked: [SocketAddr; 2],
     arguments: &[String],
     environment: &[(String, String)],
@@ -262,7 +280,7 @@ fn launch(
     let ready_text = ready_file.to_string_lossy();
     let fixed = ["serve", "--listen", &grpc, "--http", &http, "--ready-file", &ready_text];
     let all: Vec<&str> = fixed.into_iter().chain(arguments.iter().map(String::as_str)).collect();
-    let mut process = Process::spawn("budgetd", command(&all, environment));
+    let mut process = Process::spawn("budgetd", command(executable, &all, environment));
     let serves = |_: &mut Process| {
         // Until it is complete it does not parse, and is looked at again.
         let ready: Value = serde_json::from_slice(&fs::read(&ready_file).ok()?).ok()?;

@@ -6,6 +6,8 @@
 //! 0 reserve a | admitted start=0 ttl=60000
 //! state                                      type, key, ms to live (-1: for ever), then what it holds
 //! string f:{d}:s -1 0x0001
+//! holders                                    a time, and a holder of a lease as operators saw it then
+//! 10 a weight=1 …
 //! then                                       acts on that state, and what the budgetd that made it answered
 //! 10 release a success | applied
 //! calls                                      of each act that called a script: its name, number of keys, keys and
@@ -31,6 +33,8 @@ pub struct Frozen {
     pub made: Vec<(String, String)>,
     /// What is stored.
     pub state: Vec<Vec<String>>,
+    /// Holders of leases, as they were seen then.
+    pub holders: Vec<String>,
     /// Acts and answers after.
     pub then: Vec<(String, String)>,
     /// Of `made` and `then`.
@@ -68,7 +72,7 @@ impl Frozen {
                 frozen.about.push(about.to_owned());
                 continue;
             }
-            if ["made", "state", "then", "calls"].contains(&line) {
+            if ["made", "state", "holders", "then", "calls"].contains(&line) {
                 part = line;
                 continue;
             }
@@ -79,6 +83,7 @@ impl Frozen {
             match part {
                 "made" => frozen.made.push(act()),
                 "state" => frozen.state.push(line.split(' ').map(str::to_owned).collect()),
+                "holders" => frozen.holders.push(line.to_owned()),
                 "then" => frozen.then.push(act()),
                 "calls" => frozen.calls.push(Call::parse(line)),
                 _ => panic!("{line} stands in no part"),
@@ -117,6 +122,10 @@ impl Frozen {
         text.push_str("state\n");
         for words in &self.state {
             let _ = writeln!(text, "{}", words.join(" "));
+        }
+        text.push_str("holders\n");
+        for holder in &self.holders {
+            let _ = writeln!(text, "{holder}");
         }
         acts(&mut text, "then", &self.then);
         text.push_str("calls\n");
@@ -241,6 +250,7 @@ fn value<'a>(words: &mut impl Iterator<Item = &'a str>) -> Value {
     }
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "scripts answer with these alone")]
 fn write_value(value: &Value, text: &mut String) {
     match value {
         Value::Int(number) => drop(write!(text, " :{number}")),
@@ -290,6 +300,7 @@ mod tests {
             about: vec!["a b".to_owned()],
             made: vec![("0 reserve a".to_owned(), "admitted".to_owned()), ("policy".to_owned(), String::new())],
             state: Frozen::state_of(&server, "f"),
+            holders: vec!["5 a weight=1".to_owned()],
             then: vec![("5 view".to_owned(), "x".to_owned())],
             calls: vec![call],
         };

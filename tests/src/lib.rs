@@ -15,6 +15,7 @@ pub mod ports;
 pub mod process;
 pub mod proxy;
 pub mod redis_server;
+pub mod released;
 pub mod rng;
 pub mod security;
 pub mod vectors;

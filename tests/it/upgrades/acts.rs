@@ -9,7 +9,7 @@ use budget::{
         Amounts, Curve, Epoch, Grant, HolderId, Incarnation, LeaseName, Presented, SyncAnswer, SyncAsk, UnitAmounts,
         Usage,
     },
-    ledger::View,
+    ledger::{HolderView, View},
     policy::CurveStep,
 };
 use budget_tests::vectors::{Act, Seen, act_of, show};
@@ -149,6 +149,23 @@ fn lending_parts(view: &View, parts: &mut Vec<String>) {
     parts.push(format!("quarantine={}", lending.quarantine_left_ms));
     parts.push(format!("wait={}", lending.wait_left_ms));
     parts.push(format!("debt={}", lending.clock_debt_ms));
+}
+
+/// One holder as operators see it.
+pub(crate) fn holder_text(view: &HolderView) -> String {
+    format!(
+        "{} life={:?} weight={} demand={} value={} charged={} generation={} expires={} usage={} {}",
+        view.holder.as_str(),
+        view.incarnation,
+        view.weight,
+        view.demand,
+        amounts_text(&view.value),
+        amounts_text(&view.charged),
+        view.generation,
+        view.expires_in_ms,
+        usage_text(&view.usage),
+        if view.revoked { "revoked" } else { "leased" },
+    )
 }
 
 fn number(text: &str) -> i64 {

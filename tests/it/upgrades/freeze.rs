@@ -13,7 +13,7 @@ use budget_tests::{
 use super::{
     acts::{Told, ask_text, parts},
     ledgers, lenders,
-    world::{DEPENDENCY, PREFIX, STEP_MS, World},
+    world::{DEPENDENCY, PREFIX, STEP_MS, World, holders},
 };
 
 /// Makes one fixture.
@@ -36,8 +36,10 @@ pub(super) struct Life {
     counted: Usage,
 }
 
+type Acts = fn(&mut Freezer);
+
 /// What is frozen, by name.
-pub(crate) const ALL: [(&str, fn(&mut Freezer)); 5] = [
+pub(crate) const ALL: [(&str, Acts); 5] = [
     ("plain", ledgers::plain),
     ("units", ledgers::units),
     ("shadow", ledgers::shadow),
@@ -85,8 +87,9 @@ impl Freezer {
         }
     }
 
-    pub(super) fn freeze(&mut self) {
+    pub(super) fn freeze(&mut self, at_ms: i64) {
         self.frozen.state = Frozen::state_of(&self.server, PREFIX);
+        self.frozen.holders = holders(&self.server, at_ms);
         self.is_frozen = true;
     }
 

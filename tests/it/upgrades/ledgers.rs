@@ -70,7 +70,7 @@ pub(super) fn plain(f: &mut Freezer) {
         62000 reserve all1 prio=critical
         62000 view",
     );
-    f.freeze();
+    f.freeze(62_000);
     plain_then(f);
 }
 
@@ -161,7 +161,7 @@ pub(super) fn units(f: &mut Freezer) {
         5 reserve gone nothing:1
         5 view",
     );
-    f.freeze();
+    f.freeze(5);
     f.acts(
         "5 view
         5 reserve b in:200.5 usd:1.25
@@ -204,7 +204,7 @@ pub(super) fn shadow(f: &mut Freezer) {
         10 release c success
         10 view",
     );
-    f.freeze();
+    f.freeze(10);
     f.acts(
         "10 view
         10 reserve b

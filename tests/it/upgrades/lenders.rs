@@ -60,7 +60,7 @@ pub(super) fn lending(f: &mut Freezer) {
         47400 beat host=13 up=77
         47400 view",
     );
-    f.freeze();
+    f.freeze(47_400);
     lending_then(f, [a, b, second, third, taken]);
 }
 
@@ -136,7 +136,7 @@ pub(super) fn quarantine(f: &mut Freezer) {
     f.sync(3_200, &mut a);
     f.sync(3_300, &mut b);
     f.acts("3400 reserve direct1\n3400 reserve direct2 in:20\n3400 view");
-    f.freeze();
+    f.freeze(3_400);
     f.acts("3400 view\n3400 reserve direct3\n3400 release direct1 not_sent");
     f.sync(3_500, &mut b);
     b.work(3, 0);

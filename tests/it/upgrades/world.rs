@@ -13,18 +13,26 @@ use budget_tests::{
     redis_server::RedisServer,
     vectors::{Act, Seen},
 };
-use budgetd::store::redis::{
-    codec::{
-        Also, AlsoAnswer, Apply, Lend, LendReply, Reply, Way, pack_numbers, pack_terms, read_lend_reply, read_reply,
-        read_view, split_reply,
+use budgetd::{
+    clock::Clock,
+    store::{
+        Store,
+        redis::{
+            codec::{
+                Also, AlsoAnswer, Apply, Lend, LendReply, Reply, Way, pack_numbers, pack_terms, read_lend_reply,
+                read_reply, read_view, split_reply,
+            },
+            keys::{DependencyKeys, Keys},
+            layout::FORMAT_OLDEST,
+            scripts::{APPLY, By, LEND, Script, VIEW},
+        },
     },
-    keys::{DependencyKeys, Keys},
-    layout::FORMAT_OLDEST,
-    scripts::{APPLY, By, LEND, Script, VIEW},
 };
 use deadpool_redis::redis::{self, Arg, Cmd, Connection, Value};
+use tokio::runtime::Runtime;
 
-use super::acts::{Deed, Told, read};
+use super::acts::{Deed, Told, holder_text, read};
+use crate::redis_world;
 
 /// Of all keys.
 pub(crate) const PREFIX: &str = "frozen";
@@ -61,6 +69,15 @@ struct Sent {
 
 pub(crate) fn dependency() -> DependencyId {
     DependencyId::new(DEPENDENCY).unwrap()
+}
+
+/// Holders as operators see them at a time.
+pub(crate) fn holders(server: &RedisServer, at_ms: i64) -> Vec<String> {
+    Runtime::new().unwrap().block_on(async {
+        let (_policies, store) = redis_world::store(&server.unix_url(), PREFIX, Clock::manual(BASE_MS + at_ms).0).await;
+        let holders = store.list_holders(&dependency(), None, 100, redis_world::soon()).await.unwrap();
+        holders.iter().map(|holder| format!("{at_ms} {}", holder_text(holder))).collect()
+    })
 }
 
 // === impl World ===
@@ -211,9 +228,9 @@ impl World {
 
 impl Sent {
     fn into_call(self, reply: Value) -> Call {
-        let mut words = self.command.args_iter().map(|word| match word {
-            Arg::Simple(bytes) => bytes.to_vec(),
-            other => panic!("{}: an argument that is no text: {}", self.script, matches!(other, Arg::Cursor)),
+        let mut words = self.command.args_iter().map(|word| {
+            let Arg::Simple(bytes) = word else { panic!("{}: an argument that is no text", self.script) };
+            bytes.to_vec()
         });
         // EVALSHA and the digest.
         let (_, _) = (words.next(), words.next());

@@ -125,15 +125,15 @@ impl Redis {
                 call.arg(u8::from(wanted));
             })
             .await?;
-        match &reply {
-            Value::Int(count @ 1..) if !wanted => return Ok((*count, 0)),
-            Value::Array(items) if wanted => {
-                if let [Value::Int(count @ 1..), Value::Int(read_by_all @ 1..)] = **items {
-                    // What is newer than ours is nobody else's to write.
-                    return Ok((count, u8::try_from(read_by_all).unwrap_or(NEWEST).min(NEWEST)));
-                }
-            }
-            _ => {}
+        if !wanted && let Value::Int(count @ 1..) = reply {
+            return Ok((count, 0));
+        }
+        if wanted
+            && let Value::Array(items) = &reply
+            && let [Value::Int(count @ 1..), Value::Int(read_by_all @ 1..)] = **items
+        {
+            // What is newer than ours is not ours to write.
+            return Ok((count, u8::try_from(read_by_all).unwrap_or(NEWEST).min(NEWEST)));
         }
         Err(Failure::unexpected_reply(format_args!("{} for the number of replicas", value::type_name(&reply))))
     }
