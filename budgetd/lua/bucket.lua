@@ -81,6 +81,6 @@ end
 -- Clips a bucket to other numbers.
 local function adopt(b, at, num, den, burst)
   local debt_max = (EXACT_MAX - 2 * (num + den)) / den
-  debt_max = debt_max - debt_max % 1 - burst
+  debt_max = math.max(debt_max - debt_max % 1 - burst, 0)
   b[at], b[at + 1] = math.max(math.min(b[at], burst), -debt_max), 0
 end

@@ -8,7 +8,7 @@ local function format_of(stored, what)
     return 1
   end
   local format = first - FORMAT_MARK
-  if format > FORMATS_MAX then
+  if format < 1 or format > FORMATS_MAX then
     error({ err = 'CORRUPT ' .. what .. ' cannot be read' })
   elseif format > FORMAT_NEWEST then
     error({ err = 'NEWER ' .. what .. ' of format ' .. format .. ', this release reads formats up to ' .. FORMAT_NEWEST })

@@ -45,7 +45,7 @@ fn dump_script() -> Script {
     Script::new(&[scripts::READING, include_str!("differential/dump.lua")].concat())
 }
 
-/// One call of `apply.lua`.
+/// One call of the script that applies steps.
 #[derive(Debug)]
 struct Call {
     version: PolicyVersion,

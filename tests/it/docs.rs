@@ -190,7 +190,7 @@ fn the_tuning_guide_shows_what_check_prints() {
 #[test]
 fn every_metric_named_is_made_somewhere() {
     let mut sources = String::new();
-    let mut directories = vec![repository().join("budgetd/src")];
+    let mut directories = vec![repository().join("budgetd/src"), repository().join("budget/src/ledger")];
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();

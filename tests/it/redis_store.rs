@@ -341,7 +341,7 @@ async fn a06_a_foreign_value_under_a_key_fails_that_dependency_only() {
     }
 }
 
-/// Seen to fail with `PX` left out where `apply.lua` writes the ledger.
+/// Seen to fail with `PX` left out where `plain.lua` writes the ledger.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a04_every_key_of_an_unnamed_dependency_expires() {
     let server = RedisServer::start(Flavour::Redis7);

@@ -24,7 +24,8 @@ pub struct BucketNumbers {
     pub burst: i64,
     /// Longest time whose refill is computed exactly; always enough to fill the bucket from its deepest debt.
     pub elapsed_ms_max: i64,
-    /// Deepest debt that is computed exactly; reached only by shrinking a policy a million-fold while in debt.
+    /// Deepest debt that is computed exactly; reached only by shrinking a policy a million-fold while in debt, or where a burst of
+    /// millions of tokens is leased, whose rates are counted in thousandths: then 0.
     pub debt_max: i64,
     /// What each priority leaves untouched, whole tokens in micro-tokens.
     pub keep: [i64; 3],
@@ -203,7 +204,8 @@ impl BucketNumbers {
                 num.max(1),
             ),
             debt_max: checked_div(EXACT_MAX.saturating_sub(num.saturating_add(den).saturating_mul(2)), den)
-                .saturating_sub(burst),
+                .saturating_sub(burst)
+                .max(0),
             keep: shares.map(|share| keep(burst, share)),
         }
     }

@@ -1,7 +1,7 @@
 //! Every bound of every field, and the numbers that come of it.
 
 use super::*;
-use crate::units::Rate;
+use crate::{bucket::Bucket, units::Rate};
 
 fn limited(rate: &str, burst_tokens: i64) -> Option<Limit> {
     Some(Limit { rate: Rate::parse(rate).unwrap(), burst_tokens })
@@ -224,4 +224,18 @@ fn the_longest_exact_refill_fills_the_deepest_debt() {
         let deepest = (i128::from(numbers.debt_max) + i128::from(numbers.burst)) * i128::from(numbers.den);
         assert!(deepest + 2 * i128::from(numbers.num) + 2 * i128::from(numbers.den) < 1 << 53, "{rate} {burst}");
     }
+}
+
+/// Seen to fail with debts that are computed exactly counted below 0: an empty bucket was given tokens by a change of numbers.
+#[test]
+fn a_large_burst_beside_leases_gives_no_tokens() {
+    let numbers = Policy::new(Spec { units: vec![unit("tokens", "60M/min", 12_000_000)], ..Spec::default() })
+        .unwrap()
+        .numbers(false, true);
+    let left = numbers.within(&numbers.quota());
+    let (_, of_unit) = left.units[0];
+    assert!(of_unit.burst > 9_007_199_254_740, "beyond what thousandths count exactly: {of_unit:?}");
+    let mut bucket = Bucket::default();
+    bucket.adopt(&of_unit);
+    assert_eq!(bucket, Bucket::default());
 }

@@ -195,7 +195,12 @@ on_each_store!(a24_tiny_deadlines_under_load_are_kept);
 async fn a24_calls_that_expire_in_the_queue_take_nothing() {
     let redis = RedisServer::start(Flavour::Redis7);
     let proxy = Proxy::start(Upstream::Unix(redis.socket())).await;
-    let ground = Ground::by(redis, &proxy.redis_url(), "", &["--redis-response-timeout", "60s"]);
+    let ground = Ground::by(
+        redis,
+        &proxy.redis_url(),
+        "",
+        &["--redis-response-timeout", "60s", "--redis-connect-timeout", "60s"],
+    );
     // Such a name makes a script call the largest request by far, so that its own can be waited for.
     let pay = ground.caller(&"long".repeat(64));
     pay.decided_exactly_within(BOUND).await;

@@ -63,8 +63,9 @@ pub mod records;
 pub const FORMAT_NEWEST: u8 = 2;
 /// The oldest format that this release reads and writes.
 pub const FORMAT_OLDEST: u8 = 1;
-/// What is added to a format's number in the first byte of a value.
-pub const FORMAT_MARK: u8 = 0x80;
+/// What is added to a format's number in the first byte of a value. Few foreign values begin like that: in UTF-8 it is the
+/// beginning of rare characters.
+pub const FORMAT_MARK: u8 = 0xf0;
 /// No format has a higher number: what begins with a higher byte was not written by any release.
 pub const FORMATS_MAX: u8 = 15;
 
