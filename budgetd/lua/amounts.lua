@@ -4,8 +4,6 @@
 -- Amounts are a list: rate, burst, retry burst, slots, then for each unit its id, rate and burst. They are values: a list is
 -- not changed once others may have it. Curves are a list: part and duration of each step.
 
-local struct = struct
-
 -- x / y rounded down, exact below 2^53; 0 by 0.
 local function div(x, y)
   if y == 0 then

@@ -1,8 +1,8 @@
--- A shorter way for the commonest steps at a third of the price: one reserve or one release of a plain original, admitted, on
+-- A shorter way for the commonest steps: one reserve or one release of a plain original, admitted, on
 -- a ledger of the newest format that has everything it needs. Not a rule of its own: each line has its like, in the same
 -- order, in the files before, which decide all that is not answered here, with nothing written yet. Every test of the scripts
 -- runs with and without it. Variables stand for l[...] and n[...]; making the two lists and looking into them is what is
--- saved. Without it Redis takes 1.6 times as long for a lone step, and `bench` of 1,000 dependencies misses its bar.
+-- saved. It is there for steps of many dependencies, which come alone (`loadtest bench --only redis_1000`).
 
 -- The numbers looked at last; most ledgers of a call have the same.
 local short_numbers, limited, num, den, burst, keep, max_in_flight, keep_in_flight, permit_life, deposit_micros,
