@@ -7,9 +7,6 @@
 -- constants, and a variable would cost every function that uses it). x - x % 1 is x rounded down. Redis makes each function
 -- of a script anew at every call, so there are few, and what they have in common are variables of the script.
 
--- A variable is found faster than a global.
-local KEYS, ARGV, redis, struct, string = KEYS, ARGV, redis, struct, string
-
 -- Takes and returns balance and remainder, since these need not stand in a list.
 local function refill(balance, remainder, num, den, burst, elapsed_ms)
   if num > 0 and elapsed_ms > 0 then
