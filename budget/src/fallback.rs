@@ -3,7 +3,7 @@
 //!
 //! Buckets of their own that start empty and keep their levels from one episode to the next; their tokens never mix with
 //! those of a ledger or a lease. Nothing is remembered of a reservation, so a re-send is decided afresh and nothing can be
-//! handed back. Where a replica and a holder differ is in what they know, which is in [`Limits`]; they decide alike.
+//! handed back. Where a replica and a holder differ is in what they know, which is in `Limits`; they decide alike.
 
 mod limits;
 
